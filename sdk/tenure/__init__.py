@@ -1,0 +1,157 @@
+"""Tenure: durable tasks on PostgreSQL, for Python programs.
+
+    from tenure import App
+
+    app = App("thumbs")
+
+    @app.task
+    def resize(path: str, width: int = 200) -> int: ...
+
+    print(resize.enqueue("cat.jpg", width=100).result(timeout=30))
+
+Blocking forms have an awaitable one of the same name with an `a` in front. What a program may use
+is listed in `__all__`; every other name may change.
+"""
+
+from tenure.app import App
+from tenure.async_client import AsyncClient
+from tenure.client import Client
+from tenure.context import (
+    CancelRequested,
+    ControlFlow,
+    Reschedule,
+    RetryAfter,
+    TaskInfo,
+    current_task,
+)
+from tenure.errors import (
+    BlockingCallInLoop,
+    Contention,
+    EnqueueManyFailed,
+    FieldInvalid,
+    HandlerRefused,
+    KeyTaken,
+    NoCurrentTask,
+    NonRetryable,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+    RequestIdReused,
+    ResultTimeout,
+    ScopeMissing,
+    ServerBug,
+    ServiceError,
+    StateConflict,
+    TaskCancelled,
+    TaskFailed,
+    TaskNotCompleted,
+    TaskTimedOut,
+    TenureError,
+    Unauthenticated,
+    Unavailable,
+    UsageError,
+    UsedAfterFork,
+    ValueRefused,
+    VersionUnsupported,
+)
+from tenure.failure import Failure
+from tenure.handle import Handle, aas_completed, as_completed
+from tenure.policy import Retry, Timeout, Timeouts
+from tenure.records import (
+    DeadLetter,
+    DeadLetterReason,
+    DeadLetterState,
+    Delivery,
+    DeliveryOutcome,
+    EnqueuedTask,
+    HandlerInfo,
+    Namespace,
+    NewTask,
+    Page,
+    Payload,
+    Policy,
+    Queue,
+    QueueStatistics,
+    TaskDefinition,
+    TaskDetails,
+    TaskExplanation,
+    TaskOutcome,
+    TaskSnapshot,
+    TaskState,
+    WorkerInfo,
+)
+from tenure.task import AsyncTask, Enqueueing, SyncTask, Task
+from tenure.worker import Worker
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "AsyncTask",
+    "BlockingCallInLoop",
+    "CancelRequested",
+    "Client",
+    "Contention",
+    "ControlFlow",
+    "DeadLetter",
+    "DeadLetterReason",
+    "DeadLetterState",
+    "Delivery",
+    "DeliveryOutcome",
+    "EnqueueManyFailed",
+    "EnqueuedTask",
+    "Enqueueing",
+    "Failure",
+    "FieldInvalid",
+    "Handle",
+    "HandlerInfo",
+    "HandlerRefused",
+    "KeyTaken",
+    "Namespace",
+    "NewTask",
+    "NoCurrentTask",
+    "NonRetryable",
+    "NotFound",
+    "Overloaded",
+    "Page",
+    "Payload",
+    "PayloadTooLarge",
+    "Policy",
+    "Queue",
+    "QueueStatistics",
+    "RequestIdReused",
+    "Reschedule",
+    "ResultTimeout",
+    "Retry",
+    "RetryAfter",
+    "ScopeMissing",
+    "ServerBug",
+    "ServiceError",
+    "StateConflict",
+    "SyncTask",
+    "Task",
+    "TaskCancelled",
+    "TaskDefinition",
+    "TaskDetails",
+    "TaskExplanation",
+    "TaskFailed",
+    "TaskInfo",
+    "TaskNotCompleted",
+    "TaskOutcome",
+    "TaskSnapshot",
+    "TaskState",
+    "TaskTimedOut",
+    "TenureError",
+    "Timeout",
+    "Timeouts",
+    "Unauthenticated",
+    "Unavailable",
+    "UsageError",
+    "UsedAfterFork",
+    "ValueRefused",
+    "VersionUnsupported",
+    "Worker",
+    "WorkerInfo",
+    "aas_completed",
+    "as_completed",
+    "current_task",
+]

@@ -1,0 +1,230 @@
+"""Values to JSON and back, typed by annotations.
+
+Arguments travel as one JSON object by parameter name, so that programs in other languages can
+call; a result travels as one JSON value. Nothing is lost in silence: a float that JSON cannot say,
+a lone surrogate, a value of another type than its annotation are refused before anything is sent;
+integers of any size and bytes (base64, URL-safe alphabet) come back as they went.
+
+pydantic turns values into JSON-like Python values and `json` writes them, in two steps on purpose:
+pydantic's own writer turns NaN inside a model into null without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import pydantic
+import pydantic_core
+import typing_extensions
+
+from tenure import errors
+from tenure.v1 import payload_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+ENCODING = "json"
+# The server's limit for one payload; checked here too, because a call of 2 MiB costs both sides.
+PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
+# pydantic writes `warnings="error"` problems with this heading above what matters.
+_WARNING_HEADING = "Pydantic serializer warnings:\n  "
+
+_CONFIG = pydantic.ConfigDict(
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="constants",
+    arbitrary_types_allowed=False,
+)
+_encode_json = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+
+
+class ValueCodec(Generic[T]):
+    """ValueCodec writes and reads one value of an annotated type.
+
+    Args:
+        annotation: The type; `Any` takes and gives plain JSON values.
+        where: What the value is, for error messages: `result of task 'resize'`.
+    """
+
+    def __init__(self, annotation: Any, where: str) -> None:
+        self._where = where
+        self._takes_none = annotation is None or annotation is type(None) or annotation is Any
+        self._adapter = _adapter(annotation, where)
+
+    def encode(self, value: T) -> bytes:
+        """Returns the value as JSON, UTF-8.
+
+        Raises:
+            ValueRefused: the value is not of the type, or JSON cannot carry it.
+        """
+        if value is None and self._takes_none:
+            return b"null"
+        try:
+            (plain,) = self._adapter.serializer.to_python((value,), mode="json", warnings="error")
+            return _encode_json(plain).encode()
+        except Exception as exc:
+            raise errors.ValueRefused(self._where, _problem(exc)) from exc
+
+    def decode(self, data: bytes) -> T:
+        """Reads the value; empty data reads as null.
+
+        Raises:
+            ValueRefused: the data is no JSON or does not fit the type.
+        """
+        try:
+            (value,) = self._adapter.validator.validate_json(b"[" + (data or b"null") + b"]")
+        except Exception as exc:
+            raise errors.ValueRefused(self._where, _problem(exc, skip=1)) from exc
+        return cast("T", value)
+
+
+class ArgumentsCodec:
+    """ArgumentsCodec writes and reads the arguments of one handler as a JSON object.
+
+    Args:
+        fields: Annotation by parameter name.
+        required: Names that have no default.
+        task_name: For error messages.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], required: set[str], task_name: str) -> None:
+        self._fields = dict(fields)
+        self._task_name = task_name
+        shape = cast("Any", typing_extensions.TypedDict)(
+            "Arguments",
+            {
+                name: (
+                    typing_extensions.Required[annotation]
+                    if name in required
+                    else typing_extensions.NotRequired[annotation]
+                )
+                for name, annotation in fields.items()
+            },
+        )
+        # Nested types without settings of their own take those of the object they stand in.
+        settings = _CONFIG.copy()
+        settings["extra"] = "forbid"
+        shape.__pydantic_config__ = settings
+        self._adapter = _adapter(shape, f"parameters of task {task_name!r}")
+        self._empty_is_enough = not required
+
+    def encode(self, arguments: Mapping[str, Any]) -> bytes:
+        """Returns the object as JSON, UTF-8.
+
+        Args:
+            arguments: Value by parameter name; those with defaults may be missing.
+
+        Raises:
+            ValueRefused: names the first parameter that is not of its type or that JSON cannot
+                carry.
+        """
+        if not arguments:
+            return b"{}"
+        try:
+            (plain,) = self._adapter.serializer.to_python(
+                (arguments,), mode="json", warnings="error"
+            )
+            return _encode_json(plain).encode()
+        except Exception as exc:
+            self._name_culprit(arguments)
+            raise errors.ValueRefused(
+                f"arguments of task {self._task_name!r}", _problem(exc)
+            ) from exc
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """Reads the object; empty data reads as an object without members.
+
+        Raises:
+            ValueRefused: the data is no JSON object, a parameter is missing, unknown or not of
+                its type.
+        """
+        if self._empty_is_enough and data in {b"", b"{}"}:
+            return {}
+        try:
+            (arguments,) = self._adapter.validator.validate_json(b"[" + (data or b"{}") + b"]")
+        except Exception as exc:
+            raise errors.ValueRefused(
+                f"arguments of task {self._task_name!r}", _problem(exc, skip=1)
+            ) from exc
+        return cast("dict[str, Any]", arguments)
+
+    def _name_culprit(self, arguments: Mapping[str, Any]) -> None:
+        for name, value in arguments.items():
+            where = f"argument {name!r} of task {self._task_name!r}"
+            ValueCodec(self._fields.get(name, Any), where).encode(value)
+
+
+def payload(data: bytes, where: str) -> payload_pb2.Payload:
+    """Returns JSON data as a payload.
+
+    Raises:
+        PayloadTooLarge: the data is longer than 2 MiB.
+    """
+    check_size(len(data), where)
+    return payload_pb2.Payload(data=data, encoding=ENCODING)
+
+
+def check_size(size_bytes: int, where: str) -> None:
+    """Raises PayloadTooLarge if data of this size would be refused."""
+    if size_bytes > PAYLOAD_BYTES_MAX:
+        raise errors.PayloadTooLarge(
+            f"{where}: {size_bytes:,} bytes are more than the {PAYLOAD_BYTES_MAX:,} of a payload;"
+            " store it elsewhere and pass a reference",
+            reason="PAYLOAD_TOO_LARGE",
+            status="RESOURCE_EXHAUSTED",
+            metadata={"size_bytes": str(size_bytes), "limit_bytes": str(PAYLOAD_BYTES_MAX)},
+        )
+
+
+def json_data(message: payload_pb2.Payload, where: str) -> bytes:
+    """Returns the data of a payload that is JSON.
+
+    Raises:
+        ValueRefused: the payload has another encoding.
+    """
+    if message.encoding not in {"", ENCODING}:
+        raise errors.ValueRefused(where, f"the encoding {message.encoding!r} is not {ENCODING!r}")
+    return message.data
+
+
+def _adapter(annotation: Any, where: str) -> pydantic.TypeAdapter[Any]:
+    """Returns an adapter for a tuple of one value.
+
+    The settings then hold for every annotation; a bare dataclass or model would refuse them.
+    """
+    try:
+        wrapped: Any = types.GenericAlias(tuple, (annotation,))
+        return pydantic.TypeAdapter(wrapped, config=_CONFIG)
+    except (pydantic.PydanticUserError, pydantic_core.SchemaError, NameError, TypeError) as exc:
+        raise errors.HandlerRefused(f"{where}: no JSON form is known for the type: {exc}") from exc
+
+
+def _problem(exc: Exception, *, skip: int = 0) -> str:
+    """Says in one line what is wrong; `skip` levels of the path are our own wrapping."""
+    if isinstance(exc, pydantic.ValidationError):
+        return "; ".join(
+            f"{'.'.join(str(part) for part in line['loc'][skip:]) or 'value'}: {line['msg']}"
+            for line in exc.errors(include_url=False, include_context=False, include_input=False)
+        )
+    if isinstance(exc, UnicodeEncodeError) or "surrogates not allowed" in str(exc):
+        return "text with a lone surrogate has no UTF-8 form; clean or encode it first"
+    if isinstance(exc, UnicodeDecodeError):
+        return (
+            "bytes that are no UTF-8 inside a pydantic model; give the model"
+            " ser_json_bytes='base64' and val_json_bytes='base64'"
+        )
+    if isinstance(exc, ValueError) and "Out of range float" in str(exc):
+        return "NaN and infinity have no JSON form; send None or text instead"
+    if isinstance(exc, RecursionError):
+        return "the value contains itself or is nested too deeply"
+    return str(exc).removeprefix(_WARNING_HEADING)
+
+
+# For values that no annotation describes: details, arguments by task name.
+any_json: ValueCodec[Any] = ValueCodec(Any, "JSON value")

@@ -1,0 +1,270 @@
+"""Handles: what enqueueing gives, and the way to a result.
+
+A handle is an id with a way to read the answer; it owns nothing, and the task goes on without it.
+Results are decoded where the caller runs, never on the I/O loop: validators are user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import queue
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tenure import awaiter, codec, errors, failure, methods, policy, reading, records, status
+from tenure.io_thread import io_thread, refuse_in_loop
+from tenure.v1 import task_pb2
+from tenure.v1 import task_service_pb2 as tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+
+    from tenure.connection import Connection
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """Handle names one task and reads its result, typed as its handler returns it."""
+
+    __slots__ = ("_connection", "_decode", "_id", "_outcome", "existing")
+
+    def __init__(
+        self,
+        connection: Connection,
+        task_id: str,
+        decode: Callable[[bytes], R],
+        *,
+        existing: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._id = task_id
+        self._decode = decode
+        self._outcome: awaiter.Outcome | None = None
+        self.existing = existing
+        """True if the task stood under its key before it was enqueued this time."""
+
+    def __repr__(self) -> str:
+        return f"<Handle {self._id}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.aresult().__await__()
+
+    @property
+    def id(self) -> str:
+        """Id of the task."""
+        return self._id
+
+    def result(self, timeout: float | None = None) -> R:
+        """Waits until the task is over and returns what its handler returned.
+
+        Args:
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Raises:
+            TaskFailed: its last attempt failed; `failure` says how.
+            TaskCancelled: it was cancelled.
+            TaskTimedOut: its own time limit ended it.
+            ResultTimeout: it is not over within `timeout`; it goes on.
+            Unavailable: the server did not answer for 30 s.
+        """
+        refuse_in_loop("result", "aresult")
+        return self._read(io_thread.run(self._wait(timeout)))
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Awaitable form of `result`; `await handle` is the same without a timeout."""
+        return self._read(await io_thread.arun(self._wait(timeout)))
+
+    def wait(self, timeout: float | None = None) -> records.TaskState:
+        """Waits until the task is over, in whatever way, and returns its state.
+
+        Raises:
+            ResultTimeout: it is not over within `timeout` seconds.
+        """
+        refuse_in_loop("wait", "await_")
+        return self._state(io_thread.run(self._wait(timeout)))
+
+    async def await_(self, timeout: float | None = None) -> records.TaskState:
+        """Awaitable form of `wait`; the underscore because `await` is a keyword."""
+        return self._state(await io_thread.arun(self._wait(timeout)))
+
+    def state(self) -> records.TaskState:
+        """Asks where the task stands now."""
+        refuse_in_loop("state", "astate")
+        return io_thread.run(self._ask_state())
+
+    async def astate(self) -> records.TaskState:
+        """Awaitable form of `state`."""
+        return await io_thread.arun(self._ask_state())
+
+    def cancel(self, reason: str = "", *, grace: policy.Seconds | None = None) -> records.TaskState:
+        """Asks for the end of the task; a running handler gets `grace` (30 s) to end.
+
+        Returns:
+            The state after the call; a task that was over stays as it is.
+        """
+        refuse_in_loop("cancel", "acancel")
+        return io_thread.run(self._cancel(reason, grace))
+
+    async def acancel(
+        self, reason: str = "", *, grace: policy.Seconds | None = None
+    ) -> records.TaskState:
+        """Awaitable form of `cancel`."""
+        return await io_thread.arun(self._cancel(reason, grace))
+
+    async def _wait(self, timeout: float | None) -> awaiter.Outcome:
+        if self._outcome is not None:
+            return self._outcome
+        try:
+            if timeout is not None and timeout <= 0:
+                outcomes = await awaiter.fetch(self._connection, [self._id], 0)
+                if self._id not in outcomes:
+                    raise TimeoutError  # noqa: TRY301 - one place says it in words
+                outcome = outcomes[self._id]
+            else:
+                async with asyncio.timeout(timeout):
+                    outcome = await self._connection.awaiter.outcome(self._id)
+        except TimeoutError:
+            raise errors.ResultTimeout(
+                f"task {self._id} is not over after {timeout} s; it goes on"
+            ) from None
+        self._outcome = outcome
+        return outcome
+
+    async def _ask_state(self) -> records.TaskState:
+        request = tasks.GetTaskRequest(task_id=self._id)
+        response = await self._connection.call(methods.GET_TASK, request)
+        return reading.task_state(response.task.state)
+
+    async def _cancel(self, reason: str, grace: policy.Seconds | None) -> records.TaskState:
+        request = tasks.CancelTasksRequest(task_ids=[self._id], reason=reason)
+        if grace is not None:
+            request.grace_duration.CopyFrom(policy.duration(grace, "grace"))
+        (answer,) = (await self._connection.call(methods.CANCEL_TASKS, request)).results
+        if answer.HasField("error"):
+            raise status.from_status(answer.error)
+        return reading.task_state(answer.state)
+
+    def _read(self, outcome: awaiter.Outcome) -> R:
+        result = _known(outcome)
+        if result.state == task_pb2.TASK_STATE_COMPLETED:
+            where = f"result of task {self._id}"
+            return self._decode(codec.json_data(result.output, where))
+        cause = failure.from_proto(result.failure) if result.HasField("failure") else None
+        if result.state == task_pb2.TASK_STATE_CANCELLED:
+            raise errors.TaskCancelled(
+                f"task {self._id} was cancelled", task_id=self._id, failure=cause
+            )
+        if result.state == task_pb2.TASK_STATE_TIMED_OUT:
+            raise errors.TaskTimedOut(
+                f"task {self._id} ran out of time", task_id=self._id, failure=cause
+            )
+        raise errors.TaskFailed(task_id=self._id, failure=cause or failure.Failure(type="Unknown"))
+
+    @staticmethod
+    def _state(outcome: awaiter.Outcome) -> records.TaskState:
+        return reading.task_state(_known(outcome).state)
+
+
+def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> Iterator[Handle[R]]:
+    """Yields handles as their tasks are over, each once; `result()` then answers at once.
+
+    Few calls for many handles: one long poll for up to 10,000 of them.
+
+    Args:
+        handles: Handles, of one or several apps.
+        timeout: Seconds for all of them; None: as long as it takes.
+
+    Raises:
+        ResultTimeout: some are not over within `timeout`.
+    """
+    refuse_in_loop("as_completed", "aas_completed")
+    return _as_completed(list(handles), timeout)
+
+
+def _as_completed(handles: list[Handle[R]], timeout: float | None) -> Iterator[Handle[R]]:
+    give_up_at = None if timeout is None else time.monotonic() + timeout
+    done: queue.SimpleQueue[Handle[R]] = queue.SimpleQueue()
+    following = io_thread.run(_follow(handles, done.put))
+    try:
+        for count in range(len(handles)):
+            left = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+            try:
+                handle = done.get(timeout=left)
+            except queue.Empty:
+                raise _not_over(len(handles) - count, len(handles), timeout) from None
+            yield handle
+    finally:
+        _forget(following)
+
+
+async def aas_completed(
+    handles: Iterable[Handle[R]], timeout: float | None = None
+) -> AsyncIterator[Handle[R]]:
+    """Awaitable form of `as_completed`: `async for handle in tenure.aas_completed(handles)`."""
+    every = list(handles)
+    loop = asyncio.get_running_loop()
+    give_up_at = None if timeout is None else loop.time() + timeout
+    done: asyncio.Queue[Handle[R]] = asyncio.Queue()
+
+    def put(handle: Handle[R]) -> None:
+        loop.call_soon_threadsafe(done.put_nowait, handle)
+
+    following = await io_thread.arun(_follow(every, put))
+    try:
+        for count in range(len(every)):
+            try:
+                async with asyncio.timeout_at(give_up_at):
+                    handle = await done.get()
+            except TimeoutError:
+                raise _not_over(len(every) - count, len(every), timeout) from None
+            yield handle
+    finally:
+        _forget(following)
+
+
+async def _follow(
+    handles: list[Handle[R]], put: Callable[[Handle[R]], None]
+) -> list[asyncio.Future[awaiter.Outcome]]:
+    """Starts to follow the handles that are not known to be over; runs on the I/O loop."""
+    following: list[asyncio.Future[awaiter.Outcome]] = []
+    groups: dict[Connection, list[Handle[R]]] = collections.defaultdict(list)
+    for handle in handles:
+        if handle._outcome is None:  # noqa: SLF001 - a handle of this module
+            groups[handle._connection].append(handle)  # noqa: SLF001
+        else:
+            put(handle)
+
+    def follow(handle: Handle[R], future: asyncio.Future[awaiter.Outcome]) -> None:
+        def over(_: asyncio.Future[awaiter.Outcome]) -> None:
+            if not future.cancelled():
+                handle._outcome = future.result()  # noqa: SLF001
+                put(handle)
+
+        future.add_done_callback(over)
+
+    for connection, members in groups.items():
+        futures = connection.awaiter.follow(handle.id for handle in members)
+        for handle, future in zip(members, futures, strict=True):
+            follow(handle, future)
+        following += futures
+    return following
+
+
+def _forget(following: list[asyncio.Future[awaiter.Outcome]]) -> None:
+    def cancel() -> None:
+        for future in following:
+            future.cancel()
+
+    io_thread.loop.call_soon_threadsafe(cancel)
+
+
+def _known(outcome: awaiter.Outcome) -> task_pb2.TaskResult:
+    if isinstance(outcome, errors.ServiceError):
+        raise outcome
+    return outcome
+
+
+def _not_over(count: int, total: int, timeout: float | None) -> errors.ResultTimeout:
+    return errors.ResultTimeout(f"{count} of {total} tasks are not over after {timeout} s")

@@ -1,0 +1,152 @@
+"""The one thread of a process on which all of this package's network traffic runs.
+
+It runs an asyncio loop that owns every gRPC channel, the Work streams of workers and their
+heartbeats. Handlers, validators and callbacks of the program never run on it, so nothing the
+program does to its own loop or threads can delay a heartbeat, short of holding the interpreter
+lock. One loop for everything is also what grpc.aio likes best: its completion queue is shared by
+the process, and loops in several threads wake each other for nothing.
+
+Both halves of the API end here: the blocking one waits for `run()`, the async one awaits
+`arun()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenure import errors
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Awaitable, Callable, Coroutine
+
+T = TypeVar("T")
+
+# Time that channels get to say goodbye when the interpreter exits.
+EXIT_SECONDS = 2.0
+
+
+class IoThread:
+    """IoThread starts its thread at the first use and keeps it until the interpreter exits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process_id = 0
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, started if need be.
+
+        Raises:
+            UsedAfterFork: the loop was started before this process was forked.
+        """
+        loop = self._loop
+        if loop is not None and self._process_id == os.getpid():
+            return loop
+        return self._start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts a coroutine on the loop, from any other thread."""
+        try:
+            loop = self.loop
+        except BaseException:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop and blocks until it is done.
+
+        An interrupt of the waiting thread cancels the coroutine.
+        """
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop and awaits it on the caller's loop."""
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+    def at_exit(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """Has `closer` awaited on the loop when the interpreter exits."""
+        self._closers.append(closer)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is not None:
+                if self._process_id != os.getpid():
+                    raise errors.UsedAfterFork(
+                        f"process {os.getpid()} was forked from {self._process_id} after that had"
+                        " connected to the server, and gRPC does not survive a fork: connect in"
+                        " the child first, or start children with"
+                        ' multiprocessing.get_context("spawn")'
+                    )
+                return self._loop
+            loop = asyncio.new_event_loop()
+            ready = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(loop, ready), name="tenure-io", daemon=True
+            )
+            self._thread.start()
+            ready.wait()
+            self._process_id = os.getpid()
+            self._loop = loop
+            # threading's own hook runs before those of atexit, and before daemon threads freeze.
+            atexit.register(self._close)
+            return loop
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
+        asyncio.set_event_loop(loop)
+        loop.call_soon(ready.set)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _close(self) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or self._process_id != os.getpid():
+            return
+        future = asyncio.run_coroutine_threadsafe(self._close_all(), loop)
+        # The process exits: nobody is left to be told of an error.
+        with contextlib.suppress(Exception):
+            future.result(EXIT_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(EXIT_SECONDS)
+
+    async def _close_all(self) -> None:
+        for closer in self._closers:
+            await closer()
+        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+io_thread = IoThread()
+
+
+def refuse_in_loop(blocking: str, awaitable: str) -> None:
+    """Raises BlockingCallInLoop if the calling thread runs an event loop.
+
+    Args:
+        blocking: Name of the form that was called.
+        awaitable: Name of the form to call instead.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise errors.BlockingCallInLoop(blocking, awaitable)

@@ -1,0 +1,217 @@
+"""Retry and timeout policies as a program writes them, and as they travel.
+
+Durations are seconds (`float` or `int`) or `timedelta`. What is left out is left to the next
+source: the call, the operator's override, the code's declaration, the server's default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from google.protobuf import duration_pb2
+
+from tenure import errors
+from tenure.v1 import policy_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Seconds: TypeAlias = float | datetime.timedelta
+Backoff: TypeAlias = Literal["exponential", "linear", "fixed"]
+TimeoutAction: TypeAlias = Literal["retry", "time_out", "alert"]
+
+_BACKOFFS: dict[str, policy_pb2.BackoffKind.ValueType] = {
+    "exponential": policy_pb2.BACKOFF_KIND_EXPONENTIAL,
+    "linear": policy_pb2.BACKOFF_KIND_LINEAR,
+    "fixed": policy_pb2.BACKOFF_KIND_FIXED,
+}
+_BACKOFF_NAMES = {value: name for name, value in _BACKOFFS.items()}
+_ACTIONS: dict[str, policy_pb2.TimeoutAction.ValueType] = {
+    "retry": policy_pb2.TIMEOUT_ACTION_RETRY,
+    "time_out": policy_pb2.TIMEOUT_ACTION_TIME_OUT_WF,
+    "alert": policy_pb2.TIMEOUT_ACTION_ALERT_ONLY,
+}
+_ACTION_NAMES = {value: name for name, value in _ACTIONS.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Retry:
+    """Retry says whether and when a failed task is attempted again.
+
+    Attributes:
+        max_attempts: Attempts in all, the first one included: 1 to 1,000.
+        initial_delay: Delay after the first failed attempt.
+        max_delay: Cap of the delay, before and after jitter.
+        backoff: How the delay grows.
+        multiplier: Factor of the exponential backoff: 1 to 100.
+        jitter: Share of the delay that is random, 0 to 1.
+        unless: Exceptions that end the task at once: classes (subclasses count too, on the worker
+            that runs this code) or names of failure types (compared exactly, anywhere).
+    """
+
+    max_attempts: int | None = None
+    _: dataclasses.KW_ONLY
+    initial_delay: Seconds | None = None
+    max_delay: Seconds | None = None
+    backoff: Backoff | None = None
+    multiplier: float | None = None
+    jitter: float | None = None
+    unless: Iterable[type[BaseException] | str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unless", tuple(self.unless))
+        _check(self.max_attempts, "max_attempts", 1, 1_000)
+        _check(self.multiplier, "multiplier", 1, 100)
+        _check(self.jitter, "jitter", 0, 1)
+        if self.backoff is not None and self.backoff not in _BACKOFFS:
+            raise errors.UsageError(f"backoff is one of {', '.join(_BACKOFFS)}: {self.backoff!r}")
+
+    @property
+    def unless_classes(self) -> tuple[type[BaseException], ...]:
+        """The classes among `unless`, for isinstance."""
+        return tuple(entry for entry in self.unless if isinstance(entry, type))
+
+    def to_proto(self) -> policy_pb2.RetryPolicy:
+        """Returns the message; what is None stays unset."""
+        message = policy_pb2.RetryPolicy(
+            non_retryable_types=[
+                entry.__name__ if isinstance(entry, type) else entry for entry in self.unless
+            ]
+        )
+        if self.max_attempts is not None:
+            message.max_attempts = self.max_attempts
+        if self.backoff is not None:
+            message.backoff = _BACKOFFS[self.backoff]
+        if self.initial_delay is not None:
+            message.initial_delay.CopyFrom(duration(self.initial_delay, "initial_delay"))
+        if self.max_delay is not None:
+            message.max_delay.CopyFrom(duration(self.max_delay, "max_delay"))
+        if self.multiplier is not None:
+            message.multiplier = self.multiplier
+        if self.jitter is not None:
+            message.jitter = self.jitter
+        return message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timeout:
+    """Timeout is one limit and what happens at it.
+
+    Attributes:
+        after: Time allowed, above 0.
+        then: `retry` spends the attempt and lets the retry policy decide, `time_out` ends the task
+            as TIMED_OUT, `alert` only counts, logs and shows it.
+    """
+
+    after: Seconds
+    then: TimeoutAction = "retry"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Timeouts is the set of a task's limits; None: no limit.
+
+    Attributes:
+        schedule_to_start: From being ready to run until the handler starts.
+        start_to_close: From the handler's start until its result, for each attempt.
+        heartbeat: Between two `heartbeat()` calls of the handler, or since its start.
+        total: From enqueueing until the task is over; ends it as TIMED_OUT unless said otherwise.
+    """
+
+    schedule_to_start: Seconds | Timeout | None = None
+    start_to_close: Seconds | Timeout | None = None
+    heartbeat: Seconds | Timeout | None = None
+    total: Seconds | Timeout | None = None
+
+    def to_proto(self) -> policy_pb2.TimeoutPolicy:
+        """Returns the message; what is None stays unset."""
+        message = policy_pb2.TimeoutPolicy()
+        for name in ("schedule_to_start", "start_to_close", "heartbeat", "total"):
+            limit = getattr(self, name)
+            if limit is None:
+                continue
+            if not isinstance(limit, Timeout):
+                limit = Timeout(limit, "time_out" if name == "total" else "retry")
+            after = duration(limit.after, name)
+            if after.seconds == 0 and after.nanos == 0:
+                raise errors.UsageError(f"{name} is above 0")
+            getattr(message, name).after.CopyFrom(after)
+            getattr(message, name).action = _ACTIONS[limit.then]
+        return message
+
+
+def to_proto(
+    retry: Retry | None, timeout: Seconds | Timeouts | None
+) -> policy_pb2.TaskPolicy | None:
+    """Returns the policy, or None if neither part says anything.
+
+    A plain number for `timeout` limits each attempt from the handler's start.
+    """
+    if retry is None and timeout is None:
+        return None
+    message = policy_pb2.TaskPolicy()
+    if retry is not None:
+        message.retry.CopyFrom(retry.to_proto())
+    if timeout is not None:
+        limits = timeout if isinstance(timeout, Timeouts) else Timeouts(start_to_close=timeout)
+        message.timeouts.CopyFrom(limits.to_proto())
+    return message
+
+
+def retry_from_proto(message: policy_pb2.RetryPolicy) -> Retry:
+    """Reads a retry policy; unset fields are None, delays are seconds."""
+    return Retry(
+        message.max_attempts if message.HasField("max_attempts") else None,
+        initial_delay=_seconds(message.initial_delay)
+        if message.HasField("initial_delay")
+        else None,
+        max_delay=_seconds(message.max_delay) if message.HasField("max_delay") else None,
+        backoff=cast("Backoff | None", _BACKOFF_NAMES.get(message.backoff)),
+        multiplier=message.multiplier if message.HasField("multiplier") else None,
+        jitter=message.jitter if message.HasField("jitter") else None,
+        unless=tuple(message.non_retryable_types),
+    )
+
+
+def timeouts_from_proto(message: policy_pb2.TimeoutPolicy) -> Timeouts:
+    """Reads the limits; a limit of 0 is none."""
+
+    def read(limit: policy_pb2.Timeout) -> Timeout | None:
+        after = _seconds(limit.after)
+        action = cast("TimeoutAction", _ACTION_NAMES.get(limit.action, "retry"))
+        return Timeout(after, action) if after else None
+
+    return Timeouts(
+        schedule_to_start=read(message.schedule_to_start),
+        start_to_close=read(message.start_to_close),
+        heartbeat=read(message.heartbeat),
+        total=read(message.total),
+    )
+
+
+def duration(value: Seconds, name: str) -> duration_pb2.Duration:
+    """Returns seconds or a timedelta as a message.
+
+    Raises:
+        UsageError: the value is negative, not finite, or longer than 10 years.
+    """
+    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+    if not math.isfinite(seconds) or not 0 <= seconds <= 3_650 * 86_400:
+        raise errors.UsageError(f"{name} is 0 s to 3,650 days: {value!r}")
+    whole = int(seconds)
+    nanos = round((seconds - whole) * 1e9)
+    if nanos == 1_000_000_000:
+        whole, nanos = whole + 1, 0
+    return duration_pb2.Duration(seconds=whole, nanos=nanos)
+
+
+def _seconds(message: duration_pb2.Duration) -> float:
+    return message.seconds + message.nanos / 1e9
+
+
+def _check(value: float | None, name: str, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise errors.UsageError(f"{name} is {low} to {high:,}: {value!r}")

@@ -1,0 +1,295 @@
+"""Tasks: functions that workers run, and the ways to enqueue them.
+
+A `Task` is made by `@app.task` and is still the function: calling it runs it here. `using` gives
+the same with options for the calls to come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+
+from tenure import codec, errors, policy, signature
+from tenure.enqueuer import CALL_BYTES_MAX, TASK_COUNT_MAX
+from tenure.handle import Handle
+from tenure.io_thread import io_thread, refuse_in_loop
+from tenure.v1 import task_service_pb2 as tasks
+from tenure.v1 import worker_pb2
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Iterator
+
+    from tenure.app import App
+    from tenure.enqueuer import Answer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What `enqueue_many` takes for one call of the handler: positional arguments or named ones.
+Call: TypeAlias = tuple[Any, ...] | Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options is what `using` said for the calls to come; None: nothing."""
+
+    key: str | None = None
+    key_duration: policy.Seconds | None = None
+    delay: policy.Seconds | None = None
+    priority: int | None = None
+    lane: str | None = None
+    queue: str | None = None
+    retry: policy.Retry | None = None
+    timeout: policy.Seconds | policy.Timeouts | None = None
+
+
+class Declaration:
+    """Declaration is what `@app.task` knows of one handler."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        queue: str,
+        retry: policy.Retry | None,
+        timeout: policy.Seconds | policy.Timeouts | None,
+        is_async: bool,
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.retry = retry
+        self.is_async = is_async
+        self.signature = signature.Signature(function, name)
+        self.policy = policy.to_proto(retry, timeout)
+
+    def handler(self, queue: str) -> worker_pb2.Handler:
+        """Returns the handler as a worker registers it."""
+        return worker_pb2.Handler(name=self.name, queue=queue, policy=self.policy)
+
+    def decode_result(self, data: bytes) -> Any:
+        """Reads what the handler returned."""
+        return self.signature.result.decode(data)
+
+
+class Enqueueing(Generic[P, R]):
+    """Enqueueing is the half of a task that sends: the same for a task and for `using(...)`."""
+
+    def __init__(self, declaration: Declaration, options: Options) -> None:
+        self._declaration = declaration
+        self._options = options
+        self._call_policy = policy.to_proto(options.retry, options.timeout)
+
+    @property
+    def name(self) -> str:
+        """Name of the task, by which workers and other programs know it."""
+        return self._declaration.name
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Stores the task for a worker to run, with these arguments for its handler.
+
+        Returns once the task is stored. Concurrent calls of one process share commits.
+
+        Raises:
+            ValueRefused: an argument does not fit its annotation; nothing was sent.
+            PayloadTooLarge: the arguments are longer than 2 MiB; nothing was sent.
+            KeyTaken: another task or other arguments stand under the key.
+            Unavailable: no server answered within 30 s.
+        """
+        refuse_in_loop(f"{self.name}.enqueue", f"{self.name}.aenqueue")
+        return self._handle(io_thread.run(self._enqueue(args, kwargs)))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Awaitable form of `enqueue`."""
+        return self._handle(await io_thread.arun(self._enqueue(args, kwargs)))
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
+        """Stores many tasks, up to 1,000 in one commit, in order.
+
+        Args:
+            calls: For each task a tuple of positional arguments or a mapping of named ones. May
+                be a generator of any length; it is read as it is sent.
+
+        Returns:
+            One handle a task, in order.
+
+        Raises:
+            EnqueueManyFailed: some tasks were refused; it has the handles of the others.
+            ServiceError: a whole call failed; those before it are stored.
+        """
+        refuse_in_loop(f"{self.name}.enqueue_many", f"{self.name}.aenqueue_many")
+        answers: list[Answer] = []
+        ahead: concurrent.futures.Future[list[Answer]] | None = None
+        # The next batch is encoded while the one before is on its way; order is kept.
+        for batch in self._batches(calls):
+            if ahead is not None:
+                answers += ahead.result()
+            ahead = io_thread.submit(self._declaration.app.connection.enqueuer.enqueue_batch(batch))
+        if ahead is not None:
+            answers += ahead.result()
+        return self._handles(answers)
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
+        """Awaitable form of `enqueue_many`."""
+        answers: list[Answer] = []
+        for batch in self._batches(calls):
+            answers += await io_thread.arun(
+                self._declaration.app.connection.enqueuer.enqueue_batch(batch)
+            )
+        return self._handles(answers)
+
+    def using(
+        self,
+        *,
+        key: str | None = None,
+        key_duration: policy.Seconds | None = None,
+        delay: policy.Seconds | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        queue: str | None = None,
+        retry: policy.Retry | None = None,
+        timeout: policy.Seconds | policy.Timeouts | None = None,
+    ) -> Enqueueing[P, R]:
+        """Returns the task with options for the calls to come; those given before stay.
+
+        Args:
+            key: Idempotency key: while it is in force, the same call answers with the same task.
+            key_duration: Time the key stays in force; the server's default is 24 hours.
+            delay: Time before the task may run.
+            priority: -100 to 100, larger first.
+            lane: Lane key within the queue.
+            queue: Queue, in place of the declared one.
+            retry: Retries, before every other source.
+            timeout: Limit of each attempt, or a set of limits, before every other source.
+        """
+        given = Options(
+            key=key,
+            key_duration=key_duration,
+            delay=delay,
+            priority=priority,
+            lane=lane,
+            queue=queue,
+            retry=retry,
+            timeout=timeout,
+        )
+        said = {
+            field.name: getattr(given, field.name)
+            for field in dataclasses.fields(Options)
+            if getattr(given, field.name) is not None
+        }
+        return Enqueueing(self._declaration, dataclasses.replace(self._options, **said))
+
+    def handle(self, task_id: str) -> Handle[R]:
+        """Returns a handle for a task of this name that was enqueued elsewhere; asks nothing."""
+        return Handle(self._declaration.app.connection, task_id, self._declaration.decode_result)
+
+    def _enqueue(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, tasks.EnqueuedTask]:
+        # Encoded here, on the caller's thread; only the coroutine goes to the I/O loop.
+        task = self._new_task(args, kwargs)
+        return self._declaration.app.connection.enqueuer.enqueue(task)
+
+    def _new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tasks.NewTask:
+        declaration, options = self._declaration, self._options
+        data = declaration.signature.encode_call(args, kwargs)
+        task = tasks.NewTask(
+            name=declaration.name,
+            queue=options.queue or declaration.queue,
+            input=codec.payload(data, f"arguments of task {declaration.name!r}"),
+            priority=options.priority or 0,
+            key=options.key or "",
+            lane=options.lane or "",
+            policy=self._call_policy,
+            declared_policy=declaration.policy,
+        )
+        if options.delay is not None:
+            task.delay.CopyFrom(policy.duration(options.delay, "delay"))
+        if options.key_duration is not None:
+            task.key_duration.CopyFrom(policy.duration(options.key_duration, "key_duration"))
+        return task
+
+    def _batches(self, calls: Iterable[Call]) -> Iterator[list[tasks.NewTask]]:
+        if self._options.key:
+            raise errors.UsageError("a key names one task: it cannot be used with enqueue_many")
+        batch: list[tasks.NewTask] = []
+        size_bytes = 0
+        for call in calls:
+            if isinstance(call, Mapping):
+                task = self._new_task((), call)
+            elif isinstance(call, tuple):
+                task = self._new_task(call, {})
+            else:
+                raise errors.UsageError(
+                    f"enqueue_many takes tuples or mappings of arguments, not {type(call).__name__}"
+                )
+            task_bytes = task.ByteSize()
+            if batch and (len(batch) >= TASK_COUNT_MAX or size_bytes + task_bytes > CALL_BYTES_MAX):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(task)
+            size_bytes += task_bytes
+        if batch:
+            yield batch
+
+    def _handle(self, stored: tasks.EnqueuedTask) -> Handle[R]:
+        return Handle(
+            self._declaration.app.connection,
+            stored.task_id,
+            self._declaration.decode_result,
+            existing=stored.existing,
+        )
+
+    def _handles(self, answers: list[Answer]) -> list[Handle[R]]:
+        failed = {
+            index: answer
+            for index, answer in enumerate(answers)
+            if isinstance(answer, errors.ServiceError)
+        }
+        handles = [
+            None if isinstance(answer, errors.ServiceError) else self._handle(answer)
+            for answer in answers
+        ]
+        if failed:
+            raise errors.EnqueueManyFailed(handles, failed, next(iter(failed.values())))
+        return [handle for handle in handles if handle is not None]
+
+
+class Task(Enqueueing[P, R]):
+    """Task is a function that workers run; called as a function, it runs here and now."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        super().__init__(declaration, Options())
+        self.declaration = declaration
+        functools.update_wrapper(self, declaration.function)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} of {self.declaration.app.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Calls the function itself; nothing is enqueued."""
+        return self.declaration.function(*args, **kwargs)
+
+
+class SyncTask(Task[P, R]):
+    """SyncTask is a task made of a `def` function; workers run it in a thread."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function itself; nothing is enqueued."""
+        result: R = self.declaration.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    """AsyncTask is a task made of an `async def` function; workers run it on an event loop."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Calls the function itself; nothing is enqueued."""
+        coroutine: Coroutine[Any, Any, R] = self.declaration.function(*args, **kwargs)
+        return coroutine

@@ -1,0 +1,1 @@
+"""Generated from proto/tenure/v1 by `make gen`; do not edit."""

@@ -1,0 +1,236 @@
+"""One assignment on its way through a worker: decode, call the handler, encode, say how it ended.
+
+`run` and `arun` are called on handler threads and on the async loop; they touch nothing of the
+stream and return the result; the pool decides whether it still counts. What a handler raises becomes data here: nothing escapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import duration_pb2
+
+from tenure import codec, context, errors, failure
+from tenure.v1 import payload_pb2, worker_pb2
+
+if TYPE_CHECKING:
+    from tenure.task import Declaration
+
+_log = logging.getLogger("tenure.worker")
+
+# An output of null, shared: handlers without a result are the most common ones.
+_NULL = worker_pb2.Completed(output=payload_pb2.Payload(data=b"null", encoding=codec.ENCODING))
+
+
+class Job:
+    """Job is one assignment while this worker holds it.
+
+    Attributes:
+        assignment: The task as it was handed out.
+        declaration: Handler; None if this worker does not know the name.
+        name: Name of the task.
+        task_id: Id of the task.
+        lease_token: Right to work on it; several jobs may share one.
+        received_at: Monotonic time of its arrival.
+        started_at: Monotonic time of the handler's start; 0.0 until then.
+        run_seconds: Time the handler took; 0.0 until it ended.
+        announced: True once a Started was sent.
+        cancel_reason: Why it is to be cancelled; None: it is not.
+        stopped: True if the worker's own stop cancelled it.
+        lost: True if the lease is gone: whatever comes of it is dropped.
+        refused: True once the server refused a result, and a failure took its place.
+        result: What is reported; None until it ended. Set under the pool's lock.
+        progress_data: Latest details of a heartbeat that were not sent yet.
+        asyncio_task: The task of an `async def` handler that runs.
+    """
+
+    __slots__ = (
+        "announced",
+        "assignment",
+        "asyncio_task",
+        "cancel_reason",
+        "declaration",
+        "lease_token",
+        "lost",
+        "name",
+        "progress_data",
+        "received_at",
+        "refused",
+        "result",
+        "run_seconds",
+        "started_at",
+        "stopped",
+        "task_id",
+    )
+
+    def __init__(
+        self, assignment: worker_pb2.Assignment, declaration: Declaration | None, now: float
+    ) -> None:
+        self.assignment = assignment
+        self.declaration = declaration
+        self.name = assignment.name
+        self.task_id = assignment.task_id
+        self.lease_token = assignment.lease_token
+        self.received_at = now
+        self.started_at = 0.0
+        self.run_seconds = 0.0
+        self.announced = False
+        self.cancel_reason: str | None = None
+        self.stopped = False
+        self.lost = False
+        self.refused = False
+        self.result: worker_pb2.Result | None = None
+        self.progress_data: bytes | None = None
+        self.asyncio_task: asyncio.Task[None] | None = None
+
+    def time_left(self) -> float | None:
+        """Returns seconds until the attempt's limit; None: no limit."""
+        if not self.assignment.HasField("start_to_close"):
+            return None
+        limit = self.assignment.start_to_close
+        return self.started_at + limit.seconds + limit.nanos / 1e9 - time.monotonic()
+
+    def progress(self, data: bytes) -> None:
+        """Keeps details for the next heartbeat."""
+        self.progress_data = data
+
+    # The handler's life.
+
+    def run(self) -> worker_pb2.Result:
+        """Runs a `def` handler on this thread, in a context of its own."""
+        return contextvars.Context().run(self._run)
+
+    async def arun(self) -> worker_pb2.Result:
+        """Runs an `async def` handler in the asyncio task that calls this."""
+        self.started_at = time.monotonic()
+        context.current.set(context.TaskInfo(self, raises=False))
+        declaration = self._declaration()
+        try:
+            positional, named = self._arguments(declaration)
+            return self._complete(declaration, await declaration.function(*positional, **named))
+        except asyncio.CancelledError as exc:
+            return self.cancelled(exc)
+        except BaseException as exc:  # noqa: BLE001 - whatever user code raises is data
+            return self._raised(exc, declaration)
+
+    def released(self) -> worker_pb2.Result:
+        """Returns the result of a handler that never started."""
+        return worker_pb2.Result(
+            task_id=self.task_id, lease_token=self.lease_token, released=worker_pb2.Released()
+        )
+
+    def cancelled(self, exc: BaseException | None = None) -> worker_pb2.Result:
+        """Returns the result of a handler that a cancellation ended, or kept from starting."""
+        if self.stopped:
+            return self.stopped_early("the worker stopped and cancelled the handler")
+        text = str(exc) if exc is not None else ""
+        return worker_pb2.Result(
+            task_id=self.task_id,
+            lease_token=self.lease_token,
+            run_duration=self._ended(),
+            cancelled=worker_pb2.CancelledOutcome(
+                failure=failure.failure_message("Cancelled", text or self.cancel_reason or "")
+            ),
+        )
+
+    def stopped_early(self, why: str) -> worker_pb2.Result:
+        """Returns the result of a handler that the worker's stop cut off: a spent attempt."""
+        return self._failed(failure.failure_message("WorkerStopped", why))
+
+    def refused_result(self, why: str) -> worker_pb2.Result:
+        """Returns what to report in place of a result that the server refused."""
+        self.refused = True
+        return self._failed(failure.failure_message("ResultRefused", why, non_retryable=True))
+
+    def _run(self) -> worker_pb2.Result:
+        self.started_at = time.monotonic()
+        context.current.set(context.TaskInfo(self, raises=True))
+        declaration = self._declaration()
+        try:
+            positional, named = self._arguments(declaration)
+            return self._complete(declaration, declaration.function(*positional, **named))
+        except context.CancelRequested as exc:
+            return self.cancelled(exc)
+        except BaseException as exc:  # noqa: BLE001 - whatever user code raises is data
+            return self._raised(exc, declaration)
+
+    def _declaration(self) -> Declaration:
+        if self.declaration is None:
+            raise AssertionError("a job without a handler is released, never run")
+        return self.declaration
+
+    def _arguments(self, declaration: Declaration) -> tuple[list[Any], dict[str, Any]]:
+        where = f"arguments of task {declaration.name!r}"
+        data = codec.json_data(self.assignment.input, where)
+        return declaration.signature.decode_call(data)
+
+    def _complete(self, declaration: Declaration, value: Any) -> worker_pb2.Result:
+        try:
+            data = declaration.signature.result.encode(value)
+            if data == b"null":
+                completed = _NULL
+            else:
+                where = f"result of task {declaration.name!r}"
+                completed = worker_pb2.Completed(output=codec.payload(data, where))
+        except (errors.ValueRefused, errors.PayloadTooLarge) as exc:
+            # The handler has done its work: another attempt would do it twice for the same end.
+            return self._failed(failure.from_exception(exc, non_retryable=True))
+        return worker_pb2.Result(
+            task_id=self.task_id,
+            lease_token=self.lease_token,
+            run_duration=self._ended(),
+            completed=completed,
+        )
+
+    def _raised(self, exc: BaseException, declaration: Declaration) -> worker_pb2.Result:
+        if isinstance(exc, context.Reschedule):
+            return self._rescheduled(exc)
+        unless = declaration.retry.unless_classes if declaration.retry is not None else ()
+        non_retryable = isinstance(exc, (errors.NonRetryable, *unless))
+        message = failure.from_exception(exc, non_retryable=non_retryable)
+        if isinstance(exc, context.RetryAfter):
+            message.retry_after.CopyFrom(exc.delay)
+        _log.warning(
+            "task %s %s failed, attempt %d of %d: %s: %s",
+            declaration.name,
+            self.task_id,
+            self.assignment.attempt,
+            self.assignment.max_attempts,
+            message.type,
+            message.message,
+        )
+        return self._failed(message)
+
+    def _rescheduled(self, exc: context.Reschedule) -> worker_pb2.Result:
+        details: payload_pb2.Payload | None = None
+        if exc.details is not None:
+            try:
+                data = codec.any_json.encode(exc.details)
+            except errors.ValueRefused as refused:
+                return self._failed(failure.from_exception(refused))
+            details = payload_pb2.Payload(data=data, encoding=codec.ENCODING)
+        return worker_pb2.Result(
+            task_id=self.task_id,
+            lease_token=self.lease_token,
+            run_duration=self._ended(),
+            rescheduled=worker_pb2.Rescheduled(delay=exc.delay, details=details),
+        )
+
+    def _failed(self, message: payload_pb2.Failure) -> worker_pb2.Result:
+        return worker_pb2.Result(
+            task_id=self.task_id,
+            lease_token=self.lease_token,
+            run_duration=self._ended(),
+            failed=worker_pb2.Failed(failure=message),
+        )
+
+    def _ended(self) -> duration_pb2.Duration | None:
+        if not self.started_at:
+            return None
+        seconds = self.run_seconds = time.monotonic() - self.started_at
+        whole = int(seconds)
+        return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))

@@ -1,0 +1,164 @@
+"""What waits to be sent on the Work stream, and what was sent and not acknowledged.
+
+There is no timer: what has gathered when the writer is free goes as one message. Reports are
+clocked by their acknowledgements besides: while a few are on their way, further results gather, so
+that messages grow with load instead of in number.
+
+Used on the I/O loop only. Survives streams: after a reconnect the unacknowledged results go again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import TYPE_CHECKING
+
+from tenure.v1 import work_stream_pb2 as stream
+from tenure.v1 import worker_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenure.v1 import worker_pb2
+    from tenure.worker.job import Job
+
+# Limits of one Report, under those of the protocol (1,000 results, 16 MiB).
+RESULT_COUNT_MAX = 500
+REPORT_BYTES_MAX = 4 * 1024 * 1024
+# Reports on their way at once, unless they are full. One would leave the server idle while the
+# answer travels; more than a few would be small ones.
+REPORT_COUNT_MAX = 3
+
+
+class Outbox:
+    """Outbox gathers messages by kind and gives them out in order of urgency.
+
+    Attributes:
+        wake: Set when there may be something to write.
+        empty: Set while no result waits to be sent or acknowledged.
+        reports_acknowledged: Set while no Report waits for its acknowledgement.
+    """
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.reports_acknowledged = asyncio.Event()
+        self.reports_acknowledged.set()
+        self._heartbeat: stream.Heartbeat | None = None
+        self._slots: worker_pb2.Slots | None = None
+        self._paused: bool | None = None
+        self._accepts: dict[str, None] = {}
+        self._started: list[stream.StartedTask] = []
+        self._results: collections.deque[Job] = collections.deque()
+        self._sent: dict[int, list[Job]] = {}
+        self._report_id = 0
+
+    def heartbeat(self, message: stream.Heartbeat) -> None:
+        """Takes a heartbeat; one that was not sent yet gives way."""
+        self._heartbeat = message
+        self.wake.set()
+
+    def slots(self, message: worker_pb2.Slots) -> None:
+        """Takes new slots; they are sent before any result that is waiting."""
+        self._slots = message
+        self.wake.set()
+
+    def pause(self, *, paused: bool) -> None:
+        """Takes a stop or a resumption of hand-outs."""
+        self._paused = paused
+        self.wake.set()
+
+    def accept(self, lease_tokens: Iterable[str]) -> None:
+        """Takes tokens whose assignments have arrived."""
+        self._accepts.update(dict.fromkeys(lease_tokens))
+        self.wake.set()
+
+    def started(self, tasks: Iterable[stream.StartedTask]) -> None:
+        """Takes tasks whose handlers run."""
+        self._started.extend(tasks)
+        self.wake.set()
+
+    def results(self, jobs: Iterable[Job]) -> None:
+        """Takes jobs that have their results."""
+        self._results.extend(jobs)
+        self.empty.clear()
+        self.wake.set()
+
+    def next(self) -> worker_service_pb2.WorkRequest | None:
+        """Returns the next message to write, None if there is none now."""
+        if self._slots is not None:
+            request = worker_service_pb2.WorkRequest(set_slots=stream.SetSlots(slots=self._slots))
+            self._slots = None
+            return request
+        if self._heartbeat is not None:
+            request = worker_service_pb2.WorkRequest(heartbeat=self._heartbeat)
+            self._heartbeat = None
+            return request
+        if self._paused is not None:
+            request = worker_service_pb2.WorkRequest(pause=stream.Pause(paused=self._paused))
+            self._paused = None
+            return request
+        if self._accepts:
+            request = worker_service_pb2.WorkRequest(
+                accept=stream.Accept(lease_tokens=self._accepts)
+            )
+            self._accepts = {}
+            return request
+        if self._started:
+            request = worker_service_pb2.WorkRequest(started=stream.Started(tasks=self._started))
+            self._started = []
+            return request
+        return self._next_report()
+
+    def acknowledged(self, report_id: int) -> list[Job]:
+        """Returns the jobs of a Report whose acknowledgement came; they are forgotten here."""
+        jobs = self._sent.pop(report_id, [])
+        if not self._sent:
+            self.reports_acknowledged.set()
+            if not self._results:
+                self.empty.set()
+        self.wake.set()
+        return jobs
+
+    def stream_broke(self) -> None:
+        """Makes ready for the next stream: what was not acknowledged goes again, first."""
+        again = [job for jobs in self._sent.values() for job in jobs]
+        self._results.extendleft(reversed(again))
+        self._sent.clear()
+        self.reports_acknowledged.set()
+        self._heartbeat = None
+        self._slots = None
+        self._paused = None
+        self._accepts = {}
+        self._started = []
+        self.wake.set()
+
+    def _next_report(self) -> worker_service_pb2.WorkRequest | None:
+        if not self._results:
+            return None
+        if len(self._sent) >= REPORT_COUNT_MAX and len(self._results) < RESULT_COUNT_MAX:
+            return None
+        jobs: list[Job] = []
+        results: list[worker_pb2.Result] = []
+        size_bytes = 0
+        while self._results and len(jobs) < RESULT_COUNT_MAX:
+            job = self._results[0]
+            if job.lost or job.result is None:
+                self._results.popleft()
+                continue
+            size_bytes += job.result.ByteSize() + 8
+            if jobs and size_bytes > REPORT_BYTES_MAX:
+                break
+            jobs.append(self._results.popleft())
+            results.append(job.result)
+        if not jobs:
+            if not self._sent:
+                self.empty.set()
+            return None
+        self._report_id += 1
+        self.reports_acknowledged.clear()
+        self._sent[self._report_id] = jobs
+        return worker_service_pb2.WorkRequest(
+            report=stream.Report(report_id=self._report_id, results=results)
+        )

@@ -1,0 +1,463 @@
+"""The session of a worker: one stream after another until the worker itself stops.
+
+Runs on the I/O loop, except for what handlers do. Three things go on at once: the connect loop,
+which opens the next stream whenever one ends; the sweep, which looks at what runs; and, once, the
+stop. Results and leases outlive streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import duration_pb2
+
+from tenure import codec, status
+from tenure.connection import START_HINT
+from tenure.io_thread import io_thread
+from tenure.v1 import payload_pb2, worker_pb2
+from tenure.v1 import work_stream_pb2 as messages
+from tenure.worker import slots
+from tenure.worker.held import Held
+from tenure.worker.job import Job
+from tenure.worker.outbox import Outbox
+from tenure.worker.pool import HandlerPool
+from tenure.worker.stream import Ending, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import grpc.aio
+
+    from tenure.channel import Target
+    from tenure.task import Declaration
+
+_log = logging.getLogger("tenure.worker")
+
+PROTOCOL_VERSION = "1.0"
+# First pause after a broken stream: up to this, so that the workers of a server that went away do
+# not come back in the same second. It doubles with each failure in a row.
+PAUSE_SECONDS_FIRST = 1.5
+PAUSE_SECONDS_MAX = 15.0
+# Streams that broke in a row after which the channel is replaced: names are resolved anew.
+FAILURES_BEFORE_NEW_CHANNEL = 2
+# A stream that lived this long was no failure. One that opened at all shows that the server is
+# there: such failures in a row count as no more than this many.
+HEALTHY_SECONDS = 10.0
+OPENED_FAILURE_COUNT_MAX = 2
+SWEEP_SECONDS = 0.05
+# Handlers that run longer are announced with Started.
+STARTED_SECONDS = 0.1
+# Waiting tasks are given back if another worker could start them sooner than this.
+WAIT_SECONDS_MAX = 2.0
+# A handler that has run for some time is expected to run for this many times as long in all.
+EXPECTED_FACTOR = 4
+# Time that cancelled handlers get to end, and that results get to be acknowledged, at a stop.
+CANCEL_SECONDS = 2.0
+FLUSH_SECONDS = 10.0
+# Reasons of refused results that another try may overcome.
+_TRANSIENT = frozenset(
+    {"CONTENTION", "OVERLOADED", "QUOTA_EXCEEDED", "DATABASE_UNAVAILABLE", "SHUTTING_DOWN", "BUG"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings is what a worker says of itself.
+
+    Attributes:
+        identity: Who it is.
+        declarations: Handlers by task name.
+        handlers: What it registers: names and queues.
+        concurrency: Handlers that run at once.
+        queue_slots: Limits by queue; empty: none.
+        prefetch_max: Most tasks taken at a time, once short handlers have earned it.
+    """
+
+    identity: worker_pb2.WorkerIdentity
+    declarations: Mapping[str, Declaration]
+    handlers: Sequence[worker_pb2.Handler]
+    concurrency: int
+    queue_slots: Mapping[str, int]
+    prefetch_max: int
+
+
+class Session:
+    """Session runs a worker. Made and used on the I/O loop.
+
+    Args:
+        target: Server and namespace.
+        settings: What the worker says of itself.
+    """
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        self._target = target
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._held = Held()
+        self._outbox = Outbox()
+        self._pool = HandlerPool(settings.concurrency, self._wake)
+        self._governor = slots.SlotGovernor(
+            settings.concurrency, settings.prefetch_max, self._loop.time()
+        )
+        self._resume: messages.Resume | None = None
+        self._stream: Stream | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._stopping = False
+        self._stopped = asyncio.Event()
+        self._busy = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._opened_at = 0.0
+        self._valid_until = 0.0
+        self._lease_seconds = 30.0
+        self._said = ""
+        self.connected = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves streams until `close`; no status of a peer ends it."""
+        sweep = asyncio.create_task(self._sweep_for_ever(), name="tenure-sweep")
+        failure_count = 0
+        try:
+            while not self._stopped.is_set():
+                began_at = self._loop.time()
+                ending = await self._serve()
+                self._outbox.stream_broke()
+                if self._stopped.is_set():
+                    break
+                if self._loop.time() - began_at >= HEALTHY_SECONDS or ending.drained:
+                    failure_count = 0
+                if ending.drained:
+                    await self._drop_channel()
+                    continue
+                failure_count += 1
+                if self._opened_at >= began_at:
+                    failure_count = min(failure_count, OPENED_FAILURE_COUNT_MAX)
+                self._say(ending)
+                if ending.half_open or failure_count >= FAILURES_BEFORE_NEW_CHANNEL:
+                    await self._drop_channel()
+                await self._pause(failure_count, ending)
+        finally:
+            sweep.cancel()
+            self._pool.close()
+            await self._drop_channel()
+
+    async def close(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """Stops: takes nothing new, lets handlers end, reports, says goodbye.
+
+        Args:
+            grace_seconds: Time that running handlers get before they are cancelled.
+            hurry: Once set, the grace is over.
+        """
+        if self._stopping:
+            await self._stopped.wait()
+            return
+        self._stopping = True
+        self._outbox.pause(paused=True)
+        self._hand_back(self._pool.take_back())
+        await self._until_idle(grace_seconds, hurry)
+        running = self._pool.running
+        for job in running:
+            self._pool.cancel(job, "the worker stops", stopped=True)
+        if running:
+            self._collect()
+            await self._until_idle(CANCEL_SECONDS, asyncio.Event())
+            self._give_up_running(grace_seconds)
+        try:
+            await asyncio.wait_for(self._outbox.empty.wait(), FLUSH_SECONDS)
+        except TimeoutError:
+            _log.warning("stopped with results that no server has acknowledged; they are lost")
+        self._stopped.set()
+        if self._stream is not None:
+            await self._stream.close("the worker stopped")
+
+    # What the stream tells; see `stream.Receiver`.
+
+    def opened(self, message: messages.Opened) -> None:
+        """Keeps the session for the next resume."""
+        if self._resume is not None and not message.resumed:
+            _log.warning("the session is gone; tasks it held may run again elsewhere")
+        self._resume = messages.Resume(
+            session_id=message.session_id, session_secret=message.session_secret
+        )
+        self._lease_seconds = _seconds(message.lease_duration) or self._lease_seconds
+        self._opened_at = self._loop.time()
+        self._valid_until = self._opened_at + (
+            _seconds(message.first_lease_duration) or self._lease_seconds
+        )
+        self._said = ""
+        self.connected.set()
+        if self._stopping:
+            self._outbox.pause(paused=True)
+        self._outbox.wake.set()
+        _log.info(
+            "worker %s serves %d handlers for %s (%s, server %s)",
+            self._settings.identity.name,
+            len(self._settings.handlers),
+            self._target.address,
+            "resumed" if message.resumed else "new session",
+            message.server_version or "of unknown version",
+        )
+
+    def assigned(self, message: messages.Assign) -> None:
+        """Hands tasks to the pool; those without a handler here, or at a stop, go back."""
+        now = self._loop.time()
+        declarations = self._settings.declarations
+        jobs: list[Job] = []
+        tokens: dict[str, None] = {}
+        for assignment in message.assignments:
+            job = Job(assignment, declarations.get(assignment.name), now)
+            tokens[job.lease_token] = None
+            if self._held.add(job):
+                jobs.append(job)
+        self._outbox.accept(tokens)
+        runnable = [] if self._stopping else [job for job in jobs if job.declaration is not None]
+        if len(runnable) < len(jobs):
+            kept = set(runnable)
+            self._hand_back([job for job in jobs if job not in kept])
+        self._pool.submit(runnable)
+        self._busy.set()
+
+    def reported(self, message: messages.ReportAck) -> None:
+        """Forgets results that are recorded; a refused one becomes a failure that says so."""
+        jobs = self._outbox.acknowledged(message.report_id)
+        problems = {each.index: each.error for each in message.errors}
+        if not problems and len(message.statuses) >= len(jobs):
+            for job in jobs:
+                self._held.remove(job)
+            return
+        again: list[Job] = []
+        for index, job in enumerate(jobs):
+            if index in problems:
+                error = status.from_status(problems[index])
+                if error.reason in _TRANSIENT:
+                    again.append(job)
+                    continue
+                _log.error("the result of task %s was refused: %s", job.task_id, error)
+                if not job.refused:
+                    job.result = job.refused_result(str(error))
+                    again.append(job)
+                    continue
+            elif index >= len(message.statuses):
+                again.append(job)
+                continue
+            self._held.remove(job)
+        if again:
+            # Not at once: what was refused for load or a database that is away would be again.
+            self._loop.call_later(random.uniform(0.2, 1.0), self._outbox.results, again)  # noqa: S311
+
+    def renewed(self, message: messages.HeartbeatAck, sent_at: float) -> None:
+        """Notes that leases live on; drops those that are lost."""
+        self._valid_until = max(self._valid_until, sent_at + self._lease_seconds)
+        for token in message.lost_lease_tokens:
+            for job in self._held.lose(token):
+                job.lost = True
+                self._pool.cancel(job, "the lease was lost")
+                if job.result is None:
+                    _log.warning("the lease of task %s was lost while it ran", job.task_id)
+        for cancel in message.cancels:
+            self.cancel(cancel)
+        self._collect()
+
+    def cancel(self, message: messages.Cancel) -> None:
+        """Cancels a task's handler, or the task before its handler starts."""
+        for job in self._held.find(message.task_id):
+            if job.result is None:
+                self._pool.cancel(job, message.reason or "cancellation was requested")
+        self._collect()
+
+    def lease_tokens(self) -> Sequence[str]:
+        """Gives the tokens of all leases held."""
+        return self._held.tokens
+
+    def progress(self) -> list[messages.TaskProgress]:
+        """Gives the details that handlers left since the last heartbeat."""
+        progress = []
+        for job in self._pool.running:
+            data, job.progress_data = job.progress_data, None
+            if data is not None:
+                details = payload_pb2.Payload(data=data, encoding=codec.ENCODING)
+                progress.append(
+                    messages.TaskProgress(
+                        task_id=job.task_id, lease_token=job.lease_token, details=details
+                    )
+                )
+        return progress
+
+    # The connect loop.
+
+    async def _serve(self) -> Ending:
+        try:
+            if self._channel is None:
+                self._channel = self._target.open_channel()
+            if self._resume is not None:
+                del self._resume.lease_tokens[:]
+                self._resume.lease_tokens.extend(self._held.tokens)
+            stream = self._stream = Stream(self._channel, self._target.metadata, self._outbox, self)
+            return await stream.serve(
+                messages.Open(
+                    worker=self._settings.identity,
+                    handlers=self._settings.handlers,
+                    slots=self._slots(),
+                    resume=self._resume,
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
+        except Exception as exc:  # noqa: BLE001 - a defect here must not end the worker either
+            _log.exception("the stream failed")
+            return Ending(f"{type(exc).__name__}: {exc}", half_open=True)
+        finally:
+            self._stream = None
+            self.connected.clear()
+
+    async def _pause(self, failure_count: int, ending: Ending) -> None:
+        seconds = min(PAUSE_SECONDS_FIRST * 2 ** min(failure_count - 1, 10), PAUSE_SECONDS_MAX)
+        pause = random.uniform(0.03, seconds)  # noqa: S311 - jitter
+        if ending.error is not None and ending.error.retry_after is not None:
+            pause = max(pause, min(ending.error.retry_after, PAUSE_SECONDS_MAX))
+        # A wait that a stop interrupts.
+        stopped = asyncio.create_task(self._stopped.wait())
+        await asyncio.wait([stopped], timeout=pause)
+        stopped.cancel()
+
+    async def _drop_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _say(self, ending: Ending) -> None:
+        """Logs why the stream ended, once for each text."""
+        if ending.text == self._said:
+            return
+        self._said = ending.text
+        where = self._target.address
+        unreachable = (
+            ending.error is not None
+            and ending.error.status == "UNAVAILABLE"
+            and not ending.error.reason
+        )
+        if unreachable and self._resume is None:
+            _log.warning("no Tenure server answers at %s (%s); %s", where, ending.text, START_HINT)
+        else:
+            _log.warning("the stream to %s ended (%s); connecting again", where, ending.text)
+
+    # Results, and what runs.
+
+    def _wake(self) -> None:
+        """Has results collected; called from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._collect)
+        except RuntimeError:
+            # The interpreter exits and the loop is closed: leases run out, nothing is lost.
+            _log.debug("a result came after the end of the I/O loop")
+
+    def _collect(self) -> None:
+        finished = self._pool.drain()
+        if finished:
+            for job in finished:
+                if job.started_at:
+                    self._governor.finished(job.run_seconds)
+            self._outbox.results(finished)
+        self._ended.set()
+
+    def _hand_back(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            job.result = job.released()
+        if jobs:
+            self._outbox.results(jobs)
+
+    def _slots(self) -> worker_pb2.Slots:
+        return worker_pb2.Slots(
+            total=0 if self._stopping else self._governor.slots,
+            by_queue=self._settings.queue_slots,
+        )
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            if not self._held:
+                self._busy.clear()
+                await self._busy.wait()
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                self._sweep(self._loop.time())
+            except Exception:  # noqa: BLE001 - the next sweep may do better
+                _log.exception("the sweep failed")
+
+    def _sweep(self, now: float) -> None:
+        running = self._pool.running
+        slow = [job for job in running if job.started_at and now - job.started_at > STARTED_SECONDS]
+        fresh = [job for job in slow if not job.announced]
+        if fresh and self.connected.is_set():
+            self._outbox.started(_started(job, now) for job in fresh)
+            for job in fresh:
+                job.announced = True
+        self._pool.nudge(now)
+        if self._governor.step(now, len(running), len(slow)) and not self._stopping:
+            self._outbox.slots(self._slots())
+        if self._pool.waiting_count:
+            self._hand_back(self._pool.take_back(self._keep_count(now, slow)))
+
+    def _keep_count(self, now: float, slow: list[Job]) -> int:
+        """Returns how many waiting tasks are worth keeping here."""
+        if not self.connected.is_set() and now > self._valid_until:
+            # The leases are over: whatever starts now would run twice.
+            return 0
+        if self._governor.prefetches or not slow:
+            return self._pool.waiting_count
+        elapsed = [now - job.started_at for job in slow]
+        expected = EXPECTED_FACTOR * sum(elapsed) / len(elapsed)
+        if expected > WAIT_SECONDS_MAX * EXPECTED_FACTOR:
+            return 0
+        return int(WAIT_SECONDS_MAX * self._settings.concurrency / expected)
+
+    async def _until_idle(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Waits until no handler runs, at most for a time, or until there is a hurry."""
+        give_up_at = self._loop.time() + seconds
+        hurried = asyncio.create_task(hurry.wait())
+        while not hurry.is_set():
+            self._collect()
+            left = give_up_at - self._loop.time()
+            if self._pool.idle or left <= 0:
+                break
+            self._ended.clear()
+            ended = asyncio.create_task(self._ended.wait())
+            await asyncio.wait([ended, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+        hurried.cancel()
+
+    def _give_up_running(self, grace_seconds: float) -> None:
+        for job in self._pool.running:
+            why = f"the worker stopped and the handler did not end within {grace_seconds:g} s"
+            if self._pool.give_up(job, job.stopped_early(why)):
+                _log.error("task %s (%s): %s; its thread runs on", job.name, job.task_id, why)
+        self._collect()
+
+
+def _started(job: Job, now: float) -> messages.StartedTask:
+    seconds = max(0.0, now - job.started_at)
+    whole = int(seconds)
+    return messages.StartedTask(
+        task_id=job.task_id,
+        lease_token=job.lease_token,
+        run_duration=duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9)),
+    )
+
+
+def _seconds(message: duration_pb2.Duration) -> float:
+    return message.seconds + message.nanos / 1e9
+
+
+def start(target: Target, settings: Settings) -> tuple[Session, Any]:
+    """Makes a session on the I/O loop and starts it.
+
+    Returns:
+        The session, and a `concurrent.futures.Future` that is done when its `run` is.
+    """
+
+    async def make() -> Session:
+        return Session(target, settings)
+
+    session = io_thread.run(make())
+    return session, io_thread.submit(session.run())

@@ -1,0 +1,115 @@
+"""Configuration of a server: environment variables TENURE_*, overridden by flags.
+
+Everything is checked at start, and every problem is listed at once. `tenure config` prints the
+result, without secrets.
+"""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tenure_service.engine import limits
+
+PREFIX: Final = "TENURE_"
+
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+
+class ConfigInvalid(Exception):
+    """Settings are wrong; the message lists every one of them."""
+
+
+class ServerConfig(BaseModel):
+    """The settings of one server process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    database: str = Field(description="libpq connection string of the PostgreSQL 18 database")
+    schema_name: str = Field("tenure", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
+    listen: str = Field("127.0.0.1:7711", description="host:port for gRPC; port 0 is any free one")
+    insecure: bool = Field(False, description="allow a non-loopback address without TLS and keys")
+    migrate: bool = Field(True, description="bring the schema up to date at start")
+    connections: int = Field(12, ge=8, le=200, description="connections to PostgreSQL, at most")
+    processes: int = Field(1, ge=1, le=64)
+    lease_seconds: Seconds = limits.LEASE_DURATION.total_seconds()
+    first_lease_seconds: Seconds = limits.FIRST_LEASE_DURATION.total_seconds()
+    heartbeat_seconds: Seconds = limits.HEARTBEAT_INTERVAL.total_seconds()
+    accept_seconds: Seconds = limits.ACCEPT_TIMEOUT.total_seconds()
+    stop_grace_seconds: Seconds = limits.STOP_GRACE.total_seconds()
+    log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_form(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError("must be host:port, such as 127.0.0.1:7711")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ServerConfig":
+        shorter = min(self.lease_seconds, self.first_lease_seconds)
+        if self.heartbeat_seconds > shorter / 3:
+            raise ValueError(
+                f"heartbeat_seconds is {self.heartbeat_seconds:g}; it must be at most a third of "
+                f"the shorter lease ({shorter:g} s), so that one lost heartbeat loses nothing"
+            )
+        if not self.insecure and not is_loopback(self.listen):
+            raise ValueError(
+                f"listen is {self.listen}, an address that others can reach, and TLS is not set "
+                "up; listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
+            )
+        return self
+
+    @property
+    def stop_grace(self) -> timedelta:
+        """How long a stop may take."""
+        return timedelta(seconds=self.stop_grace_seconds)
+
+
+def is_loopback(address: str) -> bool:
+    """Says whether only this machine can reach an address."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(
+    flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> ServerConfig:
+    """Reads the settings: flags, else TENURE_* variables, else defaults.
+
+    Raises:
+        ConfigInvalid: listing every setting that is wrong.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {
+        name: environment[variable(name)]
+        for name in ServerConfig.model_fields
+        if environment.get(variable(name))
+    }
+    values |= {name: value for name, value in (flags or {}).items() if value is not None}
+    try:
+        return ServerConfig.model_validate(values)
+    except ValidationError as exc:
+        lines = [_line(error) for error in exc.errors(include_url=False)]
+        raise ConfigInvalid("\n".join(lines)) from exc
+
+
+def variable(name: str) -> str:
+    """Names the environment variable of a setting."""
+    return PREFIX + ("SCHEMA" if name == "schema_name" else name.upper())
+
+
+def _line(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    text = error["msg"].removeprefix("Value error, ")
+    return f"{variable(where)}: {text}" if where else text

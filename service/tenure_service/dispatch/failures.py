@@ -1,0 +1,62 @@
+"""Failures of user code between the wire and the store, clipped to their limits.
+
+The stored form is JSON: {type, message, stack, details, cause, non_retryable, retry_after_ms}, where
+`details` holds base64 data with its encoding.
+"""
+
+import base64
+from typing import Any
+
+from tenure.v1 import payload_pb2 as payload
+from tenure_service.engine import limits
+
+_MARK = "… [clipped]"
+
+
+def clip(text: str, bytes_max: int) -> str:
+    """Shortens a text to `bytes_max` bytes of UTF-8, with a mark where it was cut."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= bytes_max:
+        return text
+    kept = raw[: bytes_max - len(_MARK.encode())]
+    return kept.decode("utf-8", "ignore") + _MARK
+
+
+def to_json(failure: payload.Failure, *, depth: int = 0) -> dict[str, Any]:
+    """Gives the stored form of a reported failure."""
+    body: dict[str, Any] = {
+        "type": clip(failure.type, limits.FAILURE_TYPE_BYTES_MAX) or "Failure",
+        "message": clip(failure.message, limits.FAILURE_MESSAGE_BYTES_MAX),
+    }
+    if failure.stack:
+        body["stack"] = clip(failure.stack, limits.FAILURE_STACK_BYTES_MAX)
+    if failure.non_retryable:
+        body["non_retryable"] = True
+    if failure.HasField("retry_after"):
+        body["retry_after_ms"] = failure.retry_after.ToMilliseconds()
+    if failure.HasField("details") and len(failure.details.data) <= limits.DETAILS_BYTES_MAX:
+        body["details"] = {
+            "data": base64.b64encode(failure.details.data).decode(),
+            "encoding": failure.details.encoding,
+        }
+    if failure.HasField("cause") and depth + 1 < limits.FAILURE_CAUSE_COUNT_MAX:
+        body["cause"] = to_json(failure.cause, depth=depth + 1)
+    return body
+
+
+def from_json(body: dict[str, Any]) -> payload.Failure:
+    """Gives the wire form of a stored failure."""
+    failure = payload.Failure(
+        type=body.get("type", ""),
+        message=body.get("message", ""),
+        stack=body.get("stack", ""),
+        non_retryable=bool(body.get("non_retryable")),
+    )
+    if "retry_after_ms" in body:
+        failure.retry_after.FromMilliseconds(body["retry_after_ms"])
+    if "details" in body:
+        failure.details.data = base64.b64decode(body["details"]["data"])
+        failure.details.encoding = body["details"]["encoding"]
+    if "cause" in body:
+        failure.cause.CopyFrom(from_json(body["cause"]))
+    return failure

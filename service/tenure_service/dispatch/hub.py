@@ -1,0 +1,307 @@
+"""One server's dispatch, put together: what rpc calls, and what loops drive."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tenure_service.dispatch.batcher import Batcher
+from tenure_service.dispatch.leaser import Leaser
+from tenure_service.dispatch.reporter import Reporter
+from tenure_service.dispatch.session import Session
+from tenure_service.dispatch.waiters import Waiter, Waiters
+from tenure_service.dispatch.wake import News, Wake
+from tenure_service.engine import limits
+from tenure_service.engine.errors import TenureError
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store.database import Database
+from tenure_service.store.rows import TaskResultRow
+from tenure_service.usecase import enqueue, expire, lease, maintain, read, session
+from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.usecase.end import Ends
+
+_log = logging.getLogger(__name__)
+
+_BACKGROUND_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Durations of leases, as a server grants them."""
+
+    first_lease: timedelta = limits.FIRST_LEASE_DURATION
+    lease: timedelta = limits.LEASE_DURATION
+    heartbeat: timedelta = limits.HEARTBEAT_INTERVAL
+    accept: timedelta = limits.ACCEPT_TIMEOUT
+
+    @property
+    def lease_ms(self) -> int:
+        """The full lease, in milliseconds."""
+        return int(self.lease.total_seconds() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    tokens: Sequence[tuple[str, bytes]]
+    started: Sequence[tuple[str, str, float]]
+
+
+class Hub:
+    """The dispatch of one server; made and used on its event loop."""
+
+    def __init__(self, database: Database, catalogue: Catalogue, durations: Durations) -> None:
+        self.database = database
+        self.catalogue = catalogue
+        self.durations = durations
+        self.waiters = Waiters()
+        self.draining = False
+        #: Called with milliseconds when a timer was set that is due earlier than anybody looks.
+        self.on_timer: Callable[[int], None] = lambda _: None
+        self._background: set[asyncio.Task[None]] = set()
+        self.wake = Wake(database.dsn, database.schema, heard=self._heard)
+        self.leaser = Leaser(
+            database,
+            catalogue,
+            first_lease_duration=durations.first_lease,
+            accept_timeout=durations.accept,
+            on_lost=self.lose,
+        )
+        self.reporter = Reporter(database, catalogue, after=self.ended)
+        self._enqueues: Batcher[enqueue.Call, list[enqueue.Answer] | TenureError] = Batcher(
+            "enqueue",
+            lambda calls: enqueue.enqueue(database, catalogue, calls),
+            threads=2,
+        )
+        # Keys make transactions wait for each other, so keyed calls have a batcher of their own.
+        self._keyed: Batcher[enqueue.Call, list[enqueue.Answer] | TenureError] = Batcher(
+            "enqueue-keyed", lambda calls: enqueue.enqueue(database, catalogue, calls)
+        )
+        self._renewals: Batcher[_Renewal, set[str]] = Batcher("renew", self._flush_renewals)
+        self._results: Batcher[list[tuple[int, TaskKey]], dict[tuple[int, str], TaskResultRow]] = (
+            Batcher("results", self._flush_results, count_max=limits.AWAIT_COUNT_MAX)
+        )
+
+    # -- producers ---------------------------------------------------------------------------
+
+    async def enqueue(self, call: enqueue.Call, size: int) -> list[enqueue.Answer]:
+        """Enqueues the items of one call; gives the answers in order.
+
+        Raises:
+            TenureError: for the whole call: OVERLOADED, REQUEST_ID_REUSED, DATABASE_UNAVAILABLE.
+        """
+        keyed = any(item.key for item in call.items)
+        batcher = self._keyed if keyed else self._enqueues
+        answers = await batcher.submit(call.namespace_id, call, count=len(call.items), size=size)
+        if isinstance(answers, TenureError):
+            raise answers
+        ranks: dict[int, int] = {}
+        for answer in answers:
+            if isinstance(answer, enqueue.Enqueued) and answer.lane_id is not None:
+                if answer.delay_ms is not None:
+                    self.on_timer(answer.delay_ms)
+                else:
+                    rank = -answer.priority
+                    ranks[answer.lane_id] = min(rank, ranks.get(answer.lane_id, rank))
+        if ranks:
+            await self.readied(ranks)
+        return answers
+
+    async def readied(self, ranks: dict[int, int]) -> None:
+        """Says, here and to other servers, that lanes hold something new."""
+        self.wake.ready(ranks)
+        await self.leaser.wake(ranks)
+
+    def ended(self, ends: Ends) -> None:
+        """Follows up on what a committed batch ended: slots, waiters, lanes, timers."""
+        self.leaser.freed()
+        if ends.over:
+            self.waiters.over(ends.over)
+            self.wake.over(ends.over)
+        if ends.timed_ms:
+            self.on_timer(min(ends.timed_ms))
+        if ends.ready_lanes:
+            self.spawn(self.readied(ends.ready_lanes))
+
+    async def await_results(
+        self, namespace_id: int, keys: Sequence[TaskKey], wait_seconds: float
+    ) -> dict[str, TaskResultRow | None]:
+        """Waits until one of the tasks is over.
+
+        Returns:
+            By task id, those that are over; None for those that do not exist. Empty if nothing is
+            over when the time is.
+        """
+        waiter = Waiter(namespace_id, keys)
+        self.waiters.add(waiter)
+        deadline = time.monotonic() + wait_seconds
+        wanted = list(keys)
+        try:
+            while True:
+                waiter.event.clear()
+                waiter.hinted.clear()
+                found = await self._look_up(namespace_id, wanted)
+                left = deadline - time.monotonic()
+                if found or left <= 0 or self.draining:
+                    return found
+                try:
+                    await asyncio.wait_for(waiter.event.wait(), left)
+                except TimeoutError:
+                    return {}
+                wanted = [waiter.keys[task_id] for task_id in waiter.hinted]
+        finally:
+            self.waiters.remove(waiter)
+
+    async def _look_up(
+        self, namespace_id: int, keys: Sequence[TaskKey]
+    ) -> dict[str, TaskResultRow | None]:
+        wanted = [(namespace_id, key) for key in keys]
+        found = await self._results.submit(namespace_id, wanted, count=len(wanted))
+        over: dict[str, TaskResultRow | None] = {}
+        for key in keys:
+            row = found.get((namespace_id, key.task_id))
+            if row is None:
+                over[key.task_id] = None
+            elif row.outcome is not None:
+                over[key.task_id] = row
+        return over
+
+    def _flush_results(
+        self, batch: Sequence[list[tuple[int, TaskKey]]]
+    ) -> list[dict[tuple[int, str], TaskResultRow]]:
+        found = read.results(self.database, [one for wanted in batch for one in wanted])
+        return [found] * len(batch)
+
+    async def look_for_results(self) -> None:
+        """Looks up what is waited for, whatever was or was not hinted: the truth of waiting."""
+        wanted = self.waiters.waited_for(limits.AWAIT_COUNT_MAX)
+        if wanted:
+            found = await self._results.submit(0, wanted, count=len(wanted))
+            self.waiters.over(
+                task_id for (_, task_id), row in found.items() if row.outcome is not None
+            )
+
+    # -- workers -----------------------------------------------------------------------------
+
+    async def renew(
+        self,
+        namespace_id: int,
+        tokens: Sequence[tuple[str, bytes]],
+        started: Sequence[tuple[str, str, float]] = (),
+    ) -> set[str]:
+        """Renews leases; gives the ids of those that live on."""
+        return await self._renewals.submit(
+            namespace_id, _Renewal(tokens, started), count=len(tokens) + len(started)
+        )
+
+    def _flush_renewals(self, batch: Sequence[_Renewal]) -> list[set[str]]:
+        tokens = [token for renewal in batch for token in renewal.tokens]
+        started = [one for renewal in batch for one in renewal.started]
+        alive = lease.renew(self.database, tokens, started, self.durations.lease_ms)
+        return [alive] * len(batch)
+
+    def lose(self, lease_ids: set[str]) -> None:
+        """Hands out again, at once, what was never accepted."""
+        self.spawn(self._lose(lease_ids))
+
+    async def _lose(self, lease_ids: set[str]) -> None:
+        for one in self.leaser.sessions.values():
+            one.drop_leases(lease_ids)
+        ends = await asyncio.to_thread(
+            expire.lose, self.database, self.catalogue, sorted(lease_ids)
+        )
+        self.ended(ends)
+
+    def check_accepts(self) -> None:
+        """Takes back assignments that were not accepted in time."""
+        now = time.monotonic()
+        for one in list(self.leaser.sessions.values()):
+            overdue = one.overdue(now)
+            if overdue:
+                _log.warning(
+                    "worker %r did not accept %d lease(s); they are handed out again",
+                    one.worker,
+                    len(overdue),
+                )
+                self.lose(overdue)
+
+    async def tell_cancels(self) -> None:
+        """Tells workers of requests to cancel tasks that they hold."""
+        notices = await asyncio.to_thread(maintain.cancel_notices, self.database)
+        for notice in notices:
+            for one in self.leaser.sessions.values():
+                if notice.task_id in one.held:
+                    one.send_cancel(notice.task_id, notice.reason, notice.grace_ms)
+
+    async def touch_sessions(self) -> None:
+        """Notes in the database which sessions this server has."""
+        presences = [
+            session.Presence(
+                session_id=one.session_id,
+                epoch=one.epoch,
+                receiving=one.receiving,
+                slots={"total": one.slots.total, "by_queue": one.slots.by_queue},
+            )
+            for one in self.leaser.sessions.values()
+        ]
+        if presences:
+            await asyncio.to_thread(session.touch, self.database, presences)
+
+    def drop_session(self, one: Session) -> None:
+        """Lets go of a session whose stream is gone: only what it never accepted is taken back."""
+        self.leaser.detach(one)
+        if one.unaccepted:
+            self.lose(set(one.unaccepted))
+
+    async def release_session(self, one: Session) -> None:
+        """Closes a session that said Close: what it held goes back unspent."""
+        self.leaser.detach(one)
+        if one.reporting:
+            await asyncio.wait(set(one.reporting))
+        ends = await asyncio.to_thread(
+            expire.release_session, self.database, self.catalogue, one.session_id, one.epoch
+        )
+        if ends is not None:
+            self.ended(ends)
+
+    # -- everybody ---------------------------------------------------------------------------
+
+    async def _heard(self, news: News) -> None:
+        if news.ready:
+            await self.leaser.wake(news.ready)
+        if news.over:
+            self.waiters.over_in(news.over)
+        if news.cancels:
+            await self.tell_cancels()
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Runs something in the background; a failure is logged, since loops repeat what counts."""
+        task = asyncio.get_running_loop().create_task(self._guard(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _guard(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except TenureError as exc:
+            _log.warning("background work failed, a loop will do it: %s", exc)
+        except Exception:
+            _log.exception("background work failed, a loop will do it")
+
+    async def drain(self) -> None:
+        """Waits until everything that was handed in is written."""
+        await self.reporter.drain()
+        await self._enqueues.drain()
+        await self._keyed.drain()
+        await self._renewals.drain()
+        if self._background:
+            await asyncio.wait(set(self._background), timeout=_BACKGROUND_SECONDS)
+
+    def close(self) -> None:
+        """Ends all threads."""
+        for batcher in (self._enqueues, self._keyed, self._renewals, self._results):
+            batcher.close()
+        self.reporter.close()
+        self.leaser.close()
+        self.wake.close()

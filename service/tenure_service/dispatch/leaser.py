@@ -1,0 +1,265 @@
+"""Decides who is handed what: lanes by priority and then in turn, sessions by free slots.
+
+One cycle at a time: plan picks for all sessions that have free slots and serve a hot lane, lease
+them in one transaction on a store thread, send the assignments, look again. Cycles follow each
+other without a pause while there is something to hand out, so a report that frees slots meanwhile
+is part of the next one.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from tenure_service.dispatch import assign
+from tenure_service.dispatch.lanes import LaneHint
+from tenure_service.dispatch.session import Session
+from tenure_service.engine import limits
+from tenure_service.engine.errors import TenureError
+from tenure_service.store.database import Database
+from tenure_service.store.leases import RANK_MAX, Pick
+from tenure_service.store.rows import LaneHead
+from tenure_service.usecase import lease
+from tenure_service.usecase.catalogue import Catalogue
+
+_log = logging.getLogger(__name__)
+
+_SECRET_BYTES = 16
+_FAILURE_PAUSE_SECONDS = 0.5
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
+
+
+class Leaser:
+    """Hands tasks to the sessions of one server."""
+
+    def __init__(
+        self,
+        database: Database,
+        catalogue: Catalogue,
+        *,
+        first_lease_duration: timedelta,
+        accept_timeout: timedelta,
+        on_lost: Callable[[set[str]], None],
+    ) -> None:
+        self._database = database
+        self._catalogue = catalogue
+        self._first_lease_ms = _milliseconds(first_lease_duration)
+        self._accept_seconds = accept_timeout.total_seconds()
+        self._on_lost = on_lost
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="tenure-lease")
+        self._lanes: dict[int, LaneHint] = {}
+        self._sessions: dict[str, Session] = {}
+        self._wanted = asyncio.Event()
+        self._turn = 0
+
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """The sessions of this server, by id."""
+        return self._sessions
+
+    def attach(self, session: Session) -> None:
+        """Begins to hand tasks to a session; lanes that it serves may have become useful."""
+        self._sessions[session.session_id] = session
+        for hint in self._lanes.values():
+            if hint.namespace_id == session.namespace_id:
+                hint.wake(RANK_MAX)
+        self._wanted.set()
+
+    def detach(self, session: Session) -> None:
+        """Stops handing tasks to a session."""
+        session.detached = True
+        session.wake_writer()
+        if self._sessions.get(session.session_id) is session:
+            del self._sessions[session.session_id]
+
+    def served(self) -> set[tuple[int, str, str]]:
+        """Gives what the sessions with free slots serve, as (namespace, queue, name)."""
+        return {
+            (session.namespace_id, queue, name)
+            for session in self._sessions.values()
+            for queue, name in session.served
+            if session.free(queue) > 0
+        }
+
+    def freed(self) -> None:
+        """Says that a slot became free."""
+        self._wanted.set()
+
+    async def wake(self, ranks: Mapping[int, int]) -> None:
+        """Says that lanes may hold a task of these ranks (or better)."""
+        unknown = [lane_id for lane_id in ranks if lane_id not in self._lanes]
+        if unknown:
+            found = await asyncio.to_thread(self._catalogue.lanes, unknown)
+            for lane_id, lane in found.items():
+                self._lanes.setdefault(
+                    lane_id, LaneHint(lane.namespace_id, lane.queue, lane.name, lane.suspect)
+                )
+        for lane_id, rank in ranks.items():
+            hint = self._lanes.get(lane_id)
+            if hint is not None:
+                hint.wake(rank)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Hands out tasks until it is cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                while await self._cycle():
+                    pass
+            except TenureError as exc:
+                _log.warning("leasing is held up: %s", exc)
+                await asyncio.sleep(_FAILURE_PAUSE_SECONDS)
+                self._wanted.set()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _cycle(self) -> bool:
+        """Leases once; False if there was nothing that could be handed out."""
+        takers = self._takers()
+        if not takers:
+            return False
+        loop = asyncio.get_running_loop()
+        heads: list[LaneHead] = []
+        if len(takers) > 1:
+            # Only the database knows which lane has the most urgent task.
+            heads = await loop.run_in_executor(
+                self._executor, lease.heads, self._database, list(takers)
+            )
+            self._cool(takers, heads)
+        picks = self._plan(takers, heads)
+        if not picks:
+            return False
+        woken = {pick.lane_id: self._lanes[pick.lane_id].woken for pick in picks}
+        grants = await loop.run_in_executor(
+            self._executor, lease.lease, self._database, self._catalogue, picks
+        )
+        for grant in grants:
+            self._granted(grant, woken[grant.pick.lane_id])
+        return True
+
+    def _takers(self) -> dict[int, list[Session]]:
+        """Gives the hot lanes that somebody can be given a task of, with who."""
+        by_served: dict[tuple[int, str, str], list[Session]] = defaultdict(list)
+        for session in self._sessions.values():
+            for queue, name in session.served:
+                by_served[session.namespace_id, queue, name].append(session)
+        takers: dict[int, list[Session]] = {}
+        for lane_id, hint in self._lanes.items():
+            if not hint.hot:
+                continue
+            able = by_served.get((hint.namespace_id, hint.queue, hint.name), [])
+            if hint.suspect:
+                able = self._suspect_takers(able)
+            else:
+                able = [session for session in able if session.free(hint.queue) > 0]
+            if able:
+                takers[lane_id] = able
+        return takers
+
+    def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
+        """Finds a session with nothing outstanding, or sets one aside until it has nothing."""
+        candidates = [session for session in able if session.receiving]
+        for session in candidates:
+            if not session.held:
+                session.reserved = False
+                return [session]
+        if candidates and not any(session.reserved for session in candidates):
+            min(candidates, key=lambda session: len(session.held)).reserved = True
+        return []
+
+    def _cool(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> None:
+        """Cools the lanes that turned out to be empty."""
+        full = {head.lane_id for head in heads}
+        for lane_id in takers:
+            if lane_id not in full:
+                self._lanes[lane_id].hot = False
+
+    def _plan(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> list[Pick]:
+        """Plans picks: only from lanes whose first task is of the most urgent rank there is.
+
+        Sessions with the most free slots are served first; lanes of one rank take turns.
+        """
+        ranks = {head.lane_id: head.rank for head in heads}
+        if ranks:
+            best = min(ranks.values())
+            lane_ids = [lane_id for lane_id, rank in ranks.items() if rank == best]
+        else:
+            best = RANK_MAX
+            lane_ids = list(takers)
+        lane_ids.sort(key=lambda lane_id: self._lanes[lane_id].served_at)
+        planned: dict[str, int] = defaultdict(int)
+        picks: list[Pick] = []
+        now = time.monotonic()
+        for number, lane_id in enumerate(lane_ids):
+            hint = self._lanes[lane_id]
+            able = sorted(
+                takers[lane_id],
+                key=lambda session: planned[session.session_id] - session.free(hint.queue),
+            )
+            for session in able:
+                count = self._share(session, hint, planned, len(lane_ids) - number)
+                if count <= 0:
+                    continue
+                planned[session.session_id] += count
+                self._turn += 1
+                hint.served_at = self._turn
+                low_rank, low_seq = hint.place(now)
+                picks.append(
+                    Pick(
+                        session_id=session.session_id,
+                        epoch=session.epoch,
+                        namespace_id=session.namespace_id,
+                        lane_id=lane_id,
+                        task_count_max=count,
+                        secret=secrets.token_bytes(_SECRET_BYTES),
+                        lease_ms=self._first_lease_ms,
+                        low_rank=low_rank,
+                        low_seq=low_seq,
+                        rank_max=best,
+                    )
+                )
+        return picks
+
+    def _share(
+        self, session: Session, hint: LaneHint, planned: Mapping[str, int], lanes_left: int
+    ) -> int:
+        """Says how many tasks of a lane a session is to be given in this cycle."""
+        already = planned[session.session_id]
+        if hint.suspect:
+            return 1 if not session.held and not already else 0
+        free = session.free(hint.queue) - already
+        if free <= 0:
+            return 0
+        return min(-(-free // lanes_left), limits.LEASE_TASK_COUNT_MAX)
+
+    def _granted(self, grant: lease.Grant, woken: int) -> None:
+        pick = grant.pick
+        hint = self._lanes[pick.lane_id]
+        last = (grant.tasks[-1].rank, grant.tasks[-1].seq) if grant.tasks else None
+        hint.picked(
+            (pick.low_rank, pick.low_seq),
+            last=last,
+            full=len(grant.tasks) >= pick.task_count_max,
+            woken=woken,
+        )
+        if not grant.tasks:
+            return
+        session = self._sessions.get(pick.session_id)
+        if session is None or session.detached:
+            # The stream ended while the lease was written: nobody will accept it.
+            self._on_lost({grant.tasks[0].lease_id})
+            return
+        held, message = assign.assignment(grant, hint)
+        session.hold(held, accept_timeout=self._accept_seconds)
+        session.send(message)

@@ -1,0 +1,261 @@
+"""Reports of workers: parsed, batched, recorded, and their slots given back.
+
+Outputs of hand-outs that this server made and remembers take the fast path, one statement a batch;
+everything else, and every batch in which the fast path disagrees, takes the careful form.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tenure.v1 import payload_pb2 as payload
+from tenure.v1 import worker_pb2 as worker
+from tenure_service.dispatch import failures
+from tenure_service.dispatch.batcher import Batcher
+from tenure_service.dispatch.session import Held, Session
+from tenure_service.engine import limits, tokens
+from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
+from tenure_service.engine.states import Outcome
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store.database import Database
+from tenure_service.store.leases import Completion
+from tenure_service.usecase import report
+from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.usecase.end import Ending, Ends, Recorded
+
+Answer = Recorded | TenureError
+Parsed = Completion | Ending
+
+
+@dataclass(slots=True)
+class _Item:
+    """The parsed results of one report."""
+
+    results: list[Parsed]
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Recording:
+    """What became of the results of one report, in order."""
+
+    recorded: list[Recorded] = field(default_factory=list)
+
+
+class Reporter:
+    """Records reports of all sessions of one server."""
+
+    def __init__(
+        self,
+        database: Database,
+        catalogue: Catalogue,
+        *,
+        after: Callable[[Ends], None],
+    ) -> None:
+        """Prepares a reporter; `after` is called on the event loop with what each batch ended."""
+        self._database = database
+        self._catalogue = catalogue
+        self._after = after
+        self._loop = asyncio.get_running_loop()
+        self._batcher: Batcher[_Item, list[Recorded]] = Batcher("report", self._flush, threads=2)
+
+    async def report(
+        self, namespace_id: int, session: Session | None, results: Sequence[worker.Result]
+    ) -> list[Answer]:
+        """Records the results of one report; gives what became of each, in order."""
+        answers: list[Answer | None] = [None] * len(results)
+        item = _Item([])
+        places: list[int] = []
+        for place, result in enumerate(results):
+            try:
+                parsed, size = parse(session, result)
+            except TenureError as exc:
+                answers[place] = exc
+                continue
+            item.results.append(parsed)
+            item.size += size
+            places.append(place)
+        if item.results:
+            try:
+                recorded = await self._batcher.submit(
+                    namespace_id, item, count=len(item.results), size=item.size
+                )
+            except TenureError as exc:
+                for place in places:
+                    answers[place] = exc
+            else:
+                for place, one in zip(places, recorded, strict=True):
+                    answers[place] = one
+                    if session is not None:
+                        session.drop(_task_id(results[place].task_id))
+        return [answer for answer in answers if answer is not None]
+
+    async def end(self, namespace_id: int, endings: Sequence[Ending]) -> list[Recorded]:
+        """Ends hand-outs that the server itself ends."""
+        return await self._batcher.submit(namespace_id, _Item(list(endings)), count=len(endings))
+
+    async def drain(self) -> None:
+        """Waits until everything that was reported is recorded."""
+        await self._batcher.drain()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._batcher.close()
+
+    def _flush(self, items: Sequence[_Item]) -> list[list[Recorded]]:
+        completions: list[Completion] = []
+        endings: list[Ending] = []
+        for item in items:
+            for result in item.results:
+                if isinstance(result, Completion):
+                    completions.append(result)
+                else:
+                    endings.append(result)
+        ends = Ends(recorded=[])
+        completed = bool(completions) and report.complete(self._database, completions)
+        if completed:
+            ends.over += [completion.task_id for completion in completions]
+        elif completions:
+            endings = [_carefully(r) for item in items for r in item.results]
+        if endings:
+            careful = report.end_all(self._database, self._catalogue, endings)
+            careful.over += ends.over
+            ends = careful
+        self._loop.call_soon_threadsafe(self._after, ends)
+        recorded = iter(ends.recorded)
+        return [
+            [
+                Recorded.RECORDED
+                if completed and isinstance(result, Completion)
+                else next(recorded)
+                for result in item.results
+            ]
+            for item in items
+        ]
+
+
+def _carefully(result: Parsed) -> Ending:
+    """Gives a completion the form that the careful path takes."""
+    if isinstance(result, Ending):
+        return result
+    return Ending(
+        lease_id=result.lease_id,
+        secret=None,
+        key=TaskKey(result.run_id, result.task_id),
+        outcome=Outcome.DONE,
+        run_ms=result.run_ms,
+        output=result.output,
+        output_encoding=result.output_encoding,
+        output_schema=result.output_schema,
+    )
+
+
+def _task_id(text: str) -> str:
+    """Gives the task's own UUID of an id that travelled."""
+    return text[-36:]
+
+
+def parse(session: Session | None, result: worker.Result) -> tuple[Parsed, int]:
+    """Reads one result; gives it with its size in bytes.
+
+    Raises:
+        TenureError: FIELD_INVALID, PAYLOAD_TOO_LARGE.
+    """
+    kind = result.WhichOneof("outcome")
+    run_ms = result.run_duration.ToNanoseconds() / 1e6 if result.HasField("run_duration") else None
+    if run_ms is not None and not 0 <= run_ms <= limits.RETRY_DELAY_MAX.total_seconds() * 1000:
+        run_ms = None
+    if kind == "completed" and session is not None:
+        held = session.held.get(_task_id(result.task_id))
+        if held is not None and held.lease_token == result.lease_token:
+            return _completion(session, held, result.completed.output, run_ms)
+    return _ending(kind, result, run_ms)
+
+
+def _completion(
+    session: Session, held: Held, output: payload.Payload, run_ms: float | None
+) -> tuple[Completion, int]:
+    data = output.data
+    _check_size(data)
+    return (
+        Completion(
+            lease_id=held.lease_id,
+            session_id=session.session_id,
+            run_id=held.run_id,
+            task_id=held.task_id,
+            delivery=held.delivery,
+            attempt=held.attempt,
+            run_ms=run_ms,
+            output=data,
+            output_encoding=output.encoding or None,
+            output_schema=output.schema or None,
+        ),
+        len(data),
+    )
+
+
+def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tuple[Ending, int]:
+    key = tokens.task_id_parse(result.task_id)
+    token = tokens.lease_token_parse(result.lease_token)
+    violations = []
+    if key is None:
+        violations.append(("task_id", "is not an id of this server"))
+    if token is None:
+        violations.append(("lease_token", "is not a token of this server"))
+    if kind is None:
+        violations.append(("outcome", "is not set, or of a kind this server does not know"))
+    if key is None or token is None or kind is None:
+        raise FieldInvalid(violations)
+    output: payload.Payload | None = None
+    failure = None
+    outcome = Outcome.DONE
+    delay_ms = 0
+    if kind == "completed":
+        output = result.completed.output
+    elif kind == "failed":
+        outcome, failure = Outcome.FAILED, failures.to_json(result.failed.failure)
+        _check_delay("failed.failure.retry_after", failure.get("retry_after_ms", 0))
+    elif kind == "released":
+        outcome = Outcome.RELEASED
+    elif kind == "rescheduled":
+        outcome = Outcome.RESCHEDULED
+        delay_ms = result.rescheduled.delay.ToMilliseconds()
+        _check_delay("rescheduled.delay", delay_ms)
+        if result.rescheduled.HasField("details"):
+            output = result.rescheduled.details
+    else:
+        outcome = Outcome.CANCELLED
+        if result.cancelled.HasField("failure"):
+            failure = failures.to_json(result.cancelled.failure)
+    if output is not None:
+        _check_size(output.data)
+    ending = Ending(
+        lease_id=token[0],
+        secret=token[1],
+        key=key,
+        outcome=outcome,
+        run_ms=run_ms,
+        output=None if output is None else output.data,
+        output_encoding=None if output is None else output.encoding or None,
+        output_schema=None if output is None else output.schema or None,
+        failure=failure,
+        delay_ms=delay_ms,
+    )
+    return ending, len(ending.output or b"")
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > limits.PAYLOAD_BYTES_MAX:
+        raise TenureError(
+            Reason.PAYLOAD_TOO_LARGE,
+            f"the output has {len(data)} bytes, more than the {limits.PAYLOAD_BYTES_MAX} allowed",
+            metadata={
+                "size_bytes": str(len(data)),
+                "limit_bytes": str(limits.PAYLOAD_BYTES_MAX),
+            },
+        )
+
+
+def _check_delay(field_name: str, delay_ms: int) -> None:
+    if not 0 <= delay_ms <= limits.RETRY_DELAY_MAX.total_seconds() * 1000:
+        raise FieldInvalid([(field_name, "must be 0 to 365 days")])

@@ -1,0 +1,147 @@
+"""A worker's session as the server that has its stream knows it: credits and what is out.
+
+The database has the truth (leases, epoch); this is what makes the hot path cheap: a report of a
+hand-out that this server made needs no look-up, and slots are counted without a query.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tenure.v1 import work_stream_pb2 as stream
+from tenure.v1 import worker_service_pb2 as service
+
+Served = tuple[str, str]
+
+
+class Held(NamedTuple):
+    """One task that is out, as it was handed out."""
+
+    lease_id: str
+    lease_token: str
+    run_id: str
+    task_id: str
+    delivery: int
+    attempt: int
+    queue: str
+    suspect: bool
+
+
+class Slots(NamedTuple):
+    """Granted credits."""
+
+    total: int
+    by_queue: dict[str, int]
+    activations: int = 0
+
+
+class Session:
+    """One session of this server: what it may take, what it holds, and what is to be sent."""
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        epoch: int,
+        namespace_id: int,
+        worker: str,
+        served: Iterable[Served],
+        slots: Slots,
+    ) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        self.namespace_id = namespace_id
+        self.worker = worker
+        self.served = frozenset(served)
+        self.slots = slots
+        self.paused = False
+        #: No new work: the stream is gone, closing, or the server drains.
+        self.detached = False
+        #: Set aside for a suspect: nothing else is handed out until it holds nothing.
+        self.reserved = False
+        self.held: dict[str, Held] = {}
+        self.unaccepted: dict[str, float] = {}
+        self.told: set[str] = set()
+        #: Result batches that are being written; Close waits for them.
+        self.reporting: set[asyncio.Future[object]] = set()
+        self._by_queue: Counter[str] = Counter()
+        self._suspect_count = 0
+        self._out: deque[service.WorkResponse] = deque()
+        self._out_ready = asyncio.Event()
+
+    @property
+    def receiving(self) -> bool:
+        """True while it takes tasks."""
+        return not self.detached and not self.paused and self.slots.total > 0
+
+    def free(self, queue: str) -> int:
+        """Counts how many more tasks of a queue it may be given now."""
+        if not self.receiving or self.reserved or self._suspect_count:
+            return 0
+        total = self.slots.total - len(self.held)
+        bound = self.slots.by_queue.get(queue)
+        if bound is None:
+            return max(total, 0)
+        return max(min(total, bound - self._by_queue[queue]), 0)
+
+    def hold(self, tasks: Iterable[Held], *, accept_timeout: float | None) -> None:
+        """Notes tasks that are handed out; with a timeout, until they are accepted."""
+        deadline = None if accept_timeout is None else time.monotonic() + accept_timeout
+        for task in tasks:
+            self.held[task.task_id] = task
+            self._by_queue[task.queue] += 1
+            self._suspect_count += task.suspect
+            if deadline is not None:
+                self.unaccepted[task.lease_id] = deadline
+
+    def drop(self, task_id: str) -> Held | None:
+        """Forgets a task that is over for this session, and gives its slot back."""
+        task = self.held.pop(task_id, None)
+        if task is not None:
+            self._by_queue[task.queue] -= 1
+            self._suspect_count -= task.suspect
+            self.told.discard(task_id)
+        return task
+
+    def drop_leases(self, lease_ids: set[str]) -> None:
+        """Forgets all tasks of leases that are gone."""
+        gone = [task.task_id for task in self.held.values() if task.lease_id in lease_ids]
+        for task_id in gone:
+            self.drop(task_id)
+        for lease_id in lease_ids:
+            self.unaccepted.pop(lease_id, None)
+
+    def overdue(self, now: float) -> set[str]:
+        """Gives the leases whose assignments were not accepted in time."""
+        return {lease_id for lease_id, deadline in self.unaccepted.items() if deadline <= now}
+
+    def send(self, message: service.WorkResponse) -> None:
+        """Queues a message for the stream; bounded by what the worker has credit for."""
+        self._out.append(message)
+        self._out_ready.set()
+
+    def send_cancel(self, task_id: str, reason: str, grace_ms: int) -> None:
+        """Tells the worker, once, to cancel a task that it holds."""
+        if task_id in self.told:
+            return
+        self.told.add(task_id)
+        cancel = stream.Cancel(task_id=task_id, reason=reason)
+        cancel.grace_duration.FromMilliseconds(grace_ms)
+        self.send(service.WorkResponse(cancel=cancel))
+
+    def wake_writer(self) -> None:
+        """Lets the writer look again, after `detached` was set."""
+        self._out_ready.set()
+
+    async def next_messages(self) -> list[service.WorkResponse]:
+        """Waits for messages to send; empty once the session is detached and nothing is left."""
+        while not self._out:
+            if self.detached:
+                return []
+            self._out_ready.clear()
+            await self._out_ready.wait()
+        messages = list(self._out)
+        self._out.clear()
+        return messages

@@ -1,0 +1,81 @@
+"""Callers that wait for tasks to be over: woken by hints, answered from the database.
+
+This process tells of the tasks that it ended itself; other servers tell in coarse buckets over
+NOTIFY; and once a second all that still wait are looked up in one statement, which is the truth.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tenure_service.engine.tokens import TaskKey
+
+BUCKETS = 1024
+
+
+def bucket(task_id: str) -> int:
+    """Gives the bucket of a task id: its last ten bits, which are random in a UUIDv7."""
+    return int(task_id[-3:], 16) % BUCKETS
+
+
+class Waiter:
+    """One caller and the tasks it waits for."""
+
+    __slots__ = ("event", "hinted", "keys", "namespace_id")
+
+    def __init__(self, namespace_id: int, keys: Iterable[TaskKey]) -> None:
+        self.namespace_id = namespace_id
+        self.keys = {key.task_id: key for key in keys}
+        self.hinted: set[str] = set()
+        self.event = asyncio.Event()
+
+    def hint(self, task_ids: Iterable[str]) -> None:
+        """Says that tasks may be over."""
+        self.hinted.update(task_ids)
+        self.event.set()
+
+
+class Waiters:
+    """All callers of one process that wait."""
+
+    def __init__(self) -> None:
+        self._by_task: dict[str, set[Waiter]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        return len(self._by_task)
+
+    def add(self, waiter: Waiter) -> None:
+        """Begins to hint a waiter."""
+        for task_id in waiter.keys:
+            self._by_task[task_id].add(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Stops hinting it."""
+        for task_id in waiter.keys:
+            waiters = self._by_task.get(task_id)
+            if waiters is not None:
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._by_task[task_id]
+
+    def over(self, task_ids: Iterable[str]) -> None:
+        """Hints those that wait for one of these tasks."""
+        for task_id in task_ids:
+            for waiter in self._by_task.get(task_id, ()):
+                waiter.hint((task_id,))
+
+    def over_in(self, buckets: set[int]) -> None:
+        """Hints those that wait for a task of one of these buckets."""
+        if not self._by_task:
+            return
+        self.over([task_id for task_id in self._by_task if bucket(task_id) in buckets])
+
+    def waited_for(self, count_max: int) -> list[tuple[int, TaskKey]]:
+        """Lists tasks that are waited for, as (namespace, key)."""
+        listed: list[tuple[int, TaskKey]] = []
+        for task_id, waiters in self._by_task.items():
+            waiter = next(iter(waiters))
+            listed.append((waiter.namespace_id, waiter.keys[task_id]))
+            if len(listed) >= count_max:
+                break
+        return listed

@@ -1,0 +1,54 @@
+"""Words of the task's life that SQL, Python and the protocol share; a test compares all three."""
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    """Where a task stands; computed by the query task_read, stored nowhere."""
+
+    DELAYED = "DELAYED"
+    READY = "READY"
+    LEASED = "LEASED"
+    RUNNING = "RUNNING"
+    BACKOFF = "BACKOFF"
+    COMPLETED = "COMPLETED"
+    DEAD = "DEAD"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+
+
+FINAL_STATES = frozenset(
+    {TaskState.COMPLETED, TaskState.DEAD, TaskState.CANCELLED, TaskState.TIMED_OUT}
+)
+
+
+class Outcome(StrEnum):
+    """How a hand-out ended; the enum delivery_outcome in SQL."""
+
+    DONE = "DONE"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+    RELEASED = "RELEASED"
+    SUSPENDED = "SUSPENDED"
+    RESCHEDULED = "RESCHEDULED"
+
+
+class DeadLetterState(StrEnum):
+    """What became of a dead letter; the enum dead_letter_state in SQL."""
+
+    OPEN = "OPEN"
+    REPLAYED = "REPLAYED"
+    DISCARDED = "DISCARDED"
+
+
+def final_state(outcome: str) -> TaskState:
+    """Names the state of a task whose final delivery had this outcome."""
+    if outcome == Outcome.DONE:
+        return TaskState.COMPLETED
+    if outcome == Outcome.CANCELLED:
+        return TaskState.CANCELLED
+    if outcome == Outcome.TIMED_OUT:
+        return TaskState.TIMED_OUT
+    return TaskState.DEAD

@@ -1,0 +1,92 @@
+"""The clock of a server: one cheap question a second, and whatever it says is due.
+
+Expired leases, timers, overdue cancellations and lanes that hold a task are found by the one
+statement `due`, so an idle server is quiet. A timer that is due earlier is waited for exactly; one
+that this process sets itself wakes the loop.
+"""
+
+import asyncio
+import time
+
+from tenure_service.dispatch.hub import Hub
+from tenure_service.loops.supervisor import Health
+from tenure_service.store.leases import RANK_MIN
+from tenure_service.store.rows import Due
+from tenure_service.usecase import cancel, expire, maintain
+
+_POLL_SECONDS = 1.0
+_TOUCH_SECONDS = 5.0
+
+
+class DueLoop:
+    """Asks what is due, and does it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._soon = asyncio.Event()
+        self._next_at = 0.0
+        self._touched_at = 0.0
+        hub.on_timer = self.timer_set
+
+    def timer_set(self, due_ms: int) -> None:
+        """Notes a timer that this process set."""
+        at = time.monotonic() + due_ms / 1000
+        if at < self._next_at:
+            self._next_at = at
+            self._soon.set()
+
+    async def run(self, health: Health) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            self._next_at = time.monotonic() + _POLL_SECONDS
+            due = await asyncio.to_thread(
+                maintain.due, self._hub.database, sorted(self._hub.leaser.served())
+            )
+            again = await self._act(due)
+            health.succeeded()
+            if again:
+                continue
+            if due.timer_due_ms is not None:
+                self.timer_set(max(due.timer_due_ms, 0) + 1)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Waits for the next time, which may come nearer meanwhile."""
+        while (left := self._next_at - time.monotonic()) > 0:
+            self._soon.clear()
+            try:
+                await asyncio.wait_for(self._soon.wait(), left)
+            except TimeoutError:
+                return
+
+    async def _act(self, due: Due) -> bool:
+        """Does what is due; True if there may be more at once."""
+        hub = self._hub
+        again = False
+        if due.lease_expired:
+            ends = await asyncio.to_thread(expire.expire, hub.database, hub.catalogue)
+            if ends is not None:
+                hub.ended(ends)
+                again = True
+        if due.timer_due_ms is not None and due.timer_due_ms <= 0:
+            fired = await asyncio.to_thread(expire.fire_timers, hub.database)
+            if fired:
+                ranks: dict[int, int] = {}
+                for row in fired:
+                    ranks[row.lane_id] = min(row.rank, ranks.get(row.lane_id, row.rank))
+                await hub.readied(ranks)
+                again = True
+        if due.cancel_overdue:
+            ended = await asyncio.to_thread(cancel.end_overdue, hub.database, hub.catalogue)
+            if ended is not None:
+                hub.ended(ended)
+        if due.cancel_requested:
+            await hub.tell_cancels()
+        if due.ready_lane_ids:
+            await hub.leaser.wake(dict.fromkeys(due.ready_lane_ids, RANK_MIN))
+        hub.check_accepts()
+        await hub.look_for_results()
+        if time.monotonic() - self._touched_at > _TOUCH_SECONDS:
+            self._touched_at = time.monotonic()
+            await hub.touch_sessions()
+        return again

@@ -1,0 +1,31 @@
+"""Slow upkeep: partitions ahead of time, and forgetting what is out of force."""
+
+import asyncio
+import random
+
+from tenure_service.dispatch.hub import Hub
+from tenure_service.loops.supervisor import Health
+from tenure_service.usecase import maintain
+
+_PARTITION_SECONDS = 3600.0
+_FORGET_SECONDS = 60.0
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - keeps replicas out of step
+
+
+async def partitions(hub: Hub, health: Health) -> None:
+    """Creates partitions ahead, every hour."""
+    while True:
+        await asyncio.to_thread(maintain.ensure_partitions, hub.database)
+        health.succeeded()
+        await asyncio.sleep(_jittered(_PARTITION_SECONDS))
+
+
+async def forget(hub: Hub, health: Health) -> None:
+    """Forgets old requests, keys and sessions, every minute."""
+    while True:
+        await asyncio.sleep(_jittered(_FORGET_SECONDS))
+        await asyncio.to_thread(maintain.forget, hub.database)
+        health.succeeded()

@@ -1,0 +1,192 @@
+"""Composition root: the only place that builds pools, dispatch, servers and loops.
+
+`Server` is one process's server, for whoever has an event loop; `run` serves until a signal comes.
+"""
+
+import asyncio
+import functools
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from tenure_service.config import ServerConfig
+from tenure_service.dispatch.hub import Durations, Hub
+from tenure_service.engine.errors import Reason, TenureError
+from tenure_service.loops import upkeep
+from tenure_service.loops.due import DueLoop
+from tenure_service.loops.supervisor import Health, Supervisor
+from tenure_service.rpc.server import RpcServer
+from tenure_service.store import migrate
+from tenure_service.store.database import Database
+from tenure_service.usecase import maintain
+from tenure_service.usecase.catalogue import Catalogue
+
+_log = logging.getLogger(__name__)
+
+_RESTART_PAUSE_SECONDS: Final = 1.0
+
+
+def _durations(config: ServerConfig) -> Durations:
+    return Durations(
+        first_lease=timedelta(seconds=config.first_lease_seconds),
+        lease=timedelta(seconds=config.lease_seconds),
+        heartbeat=timedelta(seconds=config.heartbeat_seconds),
+        accept=timedelta(seconds=config.accept_seconds),
+    )
+
+
+class Server:
+    """One server: started and stopped on the running event loop."""
+
+    def __init__(self, config: ServerConfig, *, share_port: bool = False) -> None:
+        self._config = config
+        self._database = Database(
+            config.database,
+            schema=config.schema_name,
+            connection_count=config.connections,
+            name="tenure server",
+        )
+        self._catalogue = Catalogue(self._database)
+        self._share_port = share_port
+        self._supervisor = Supervisor()
+        self._hub: Hub | None = None
+        self._rpc: RpcServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return 0 if self._rpc is None else self._rpc.port
+
+    @property
+    def health(self) -> dict[str, Health]:
+        """How each loop fares."""
+        return self._supervisor.health
+
+    async def start(self) -> None:
+        """Connects, checks the schema, starts the loops, and listens.
+
+        Raises:
+            TenureError: DATABASE_UNAVAILABLE.
+            migrate.MigrationError: the schema is not what this release needs.
+            OSError: the address cannot be listened on.
+        """
+        config = self._config
+        await asyncio.to_thread(self._prepare_database)
+        hub = Hub(self._database, self._catalogue, _durations(config))
+        self._hub = hub
+        self._rpc = RpcServer(hub, config.listen, share_port=self._share_port)
+        due = DueLoop(hub)
+        self._supervisor.start("lease", functools.partial(_plain, hub.leaser.run))
+        self._supervisor.start("due", due.run)
+        self._supervisor.start("notify", functools.partial(_plain, hub.wake.tell))
+        self._supervisor.start("listen", functools.partial(_plain, hub.wake.hear))
+        self._supervisor.start("partitions", functools.partial(upkeep.partitions, hub))
+        self._supervisor.start("forget", functools.partial(upkeep.forget, hub))
+        await self._rpc.start()
+        _log.info("listening on %s", self.address)
+
+    @property
+    def address(self) -> str:
+        """Host and port that it listens on."""
+        return f"{self._config.listen.rpartition(':')[0]}:{self.port}"
+
+    async def stop(self) -> None:
+        """Drains and stops; safe to call after a start that failed."""
+        if self._rpc is not None:
+            await self._rpc.stop(self._config.stop_grace)
+        await self._supervisor.stop()
+        if self._rpc is not None:
+            self._rpc.close()
+        if self._hub is not None:
+            self._hub.close()
+        await asyncio.to_thread(self._database.close)
+
+    def _prepare_database(self) -> None:
+        config = self._config
+        if config.migrate:
+            for applied in migrate.migrate(config.database, config.schema_name):
+                _log.info("applied migration %s", applied.name)
+        readiness = migrate.check_ready(config.database, config.schema_name)
+        for warning in readiness.warnings:
+            _log.warning("%s", warning)
+        if not readiness.ready:
+            raise migrate.MigrationError("; ".join(readiness.problems))
+        self._database.open()
+        maintain.ensure_partitions(self._database)
+        if not maintain.is_writable(self._database):
+            raise TenureError(Reason.DATABASE_UNAVAILABLE, "PostgreSQL is read-only")
+
+
+async def _plain(run: Callable[[], object], health: Health) -> None:
+    """Runs a loop that does not tell of its passes: it fares well from its start."""
+    health.succeeded()
+    await run()  # type: ignore[misc]
+
+
+async def serve(
+    config: ServerConfig,
+    *,
+    share_port: bool = False,
+    started: Callable[[Server], None] | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains and stops."""
+    server = Server(config, share_port=share_port)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await server.start()
+        if started is not None:
+            started(server)
+        await stop.wait()
+        _log.info("stopping")
+    finally:
+        await server.stop()
+
+
+def supervise(command: Sequence[str], processes: int) -> int:
+    """Runs several servers on one port as child processes, and replaces those that die.
+
+    Returns:
+        The exit code: 0 after a signal, else that of a child that failed at its start.
+    """
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    children: list[tuple[subprocess.Popen[bytes], float]] = [
+        (_spawn(command), time.monotonic()) for _ in range(processes)
+    ]
+    code = 0
+    while not stopping:
+        time.sleep(0.2)
+        for place, (child, began) in enumerate(children):
+            status = child.poll()
+            if status is None or stopping:
+                continue
+            if time.monotonic() - began < _RESTART_PAUSE_SECONDS * 5 and status > 0:
+                code, stopping = status, True
+                break
+            _log.error("server process %d ended with %d and is replaced", child.pid, status)
+            time.sleep(_RESTART_PAUSE_SECONDS)
+            children[place] = (_spawn(command), time.monotonic())
+    for child, _ in children:
+        if child.poll() is None:
+            child.terminate()
+    for child, _ in children:
+        child.wait()
+    return code
+
+
+def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "tenure_service", *command])

@@ -1,0 +1,84 @@
+"""What every call has in common: its namespace, and how its work reaches the database."""
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import grpc
+
+from tenure_service.dispatch.hub import Hub
+from tenure_service.engine.errors import FieldInvalid, TenureError, shutting_down
+from tenure_service.rpc import errors
+
+R = TypeVar("R")
+Handler = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Any]]
+
+NAMESPACE_KEY = "tenure-namespace"
+NAMESPACE_DEFAULT = "default"
+
+
+class Calls:
+    """What servicers need of a server: its dispatch, and threads for reads and operations."""
+
+    def __init__(self, hub: Hub, threads: int) -> None:
+        self.hub = hub
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tenure-call")
+
+    async def run(self, work: Callable[..., R], *args: object, **keywords: object) -> R:
+        """Runs a use case on a store thread."""
+        context = contextvars.copy_context()
+        bound = functools.partial(context.run, work, *args, **keywords)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, bound)
+
+    async def namespace_id(self, context: grpc.aio.ServicerContext) -> int:
+        """Gives the namespace of a call.
+
+        Raises:
+            TenureError: NOT_REGISTERED.
+        """
+        name = namespace(context)
+        return await self.run(self.hub.catalogue.namespace_id, name)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def namespace(context: grpc.aio.ServicerContext) -> str:
+    """Reads the namespace of a call from its metadata."""
+    for key, value in context.invocation_metadata() or ():
+        if key == NAMESPACE_KEY:
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            if not text:
+                raise FieldInvalid([(NAMESPACE_KEY, "must not be empty")])
+            return text
+    return NAMESPACE_DEFAULT
+
+
+def unary(handler: Handler) -> Handler:
+    """Makes a unary handler answer with documented errors, whatever it raises."""
+
+    @functools.wraps(handler)
+    async def answered(
+        self: Any,
+        request: Any,
+        context: grpc.aio.ServicerContext,
+    ) -> Any:
+        try:
+            return await handler(self, request, context)
+        except TenureError as exc:
+            await errors.abort(context, exc)
+        except asyncio.CancelledError:
+            raise
+        except RuntimeError as exc:
+            # Executors refuse work once they are shut down: the last moments of a server.
+            if "shutdown" in str(exc):
+                await errors.abort(context, shutting_down())
+            await errors.abort(context, errors.bug(exc))
+        except Exception as exc:  # noqa: BLE001 - the caller gets an incident id
+            await errors.abort(context, errors.bug(exc))
+
+    return answered

@@ -1,0 +1,40 @@
+"""Page tokens: where the next page of a list begins, opaque to callers and bound to the list."""
+
+import binascii
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+
+from tenure_service.engine.errors import FieldInvalid
+
+
+def write(kind: str, *place: str) -> str:
+    """Gives the token of a place in a list."""
+    return urlsafe_b64encode(json.dumps([kind, *place]).encode()).decode()
+
+
+def read(kind: str, token: str, parts: int) -> Sequence[str] | None:
+    """Reads a token of this kind of list; None if there was none.
+
+    Raises:
+        FieldInvalid: it is no token, or one of another list.
+    """
+    if not token:
+        return None
+    try:
+        found = json.loads(urlsafe_b64decode(token.encode("ascii")))
+    except (binascii.Error, ValueError, UnicodeError) as exc:
+        raise _refused() from exc
+    valid = (
+        isinstance(found, list)
+        and len(found) == parts + 1
+        and found[0] == kind
+        and all(isinstance(part, str) for part in found)
+    )
+    if not valid:
+        raise _refused()
+    return found[1:]
+
+
+def _refused() -> FieldInvalid:
+    return FieldInvalid([("page_token", "is not a token of this list")])

@@ -1,0 +1,139 @@
+"""The gRPC server of one process: services, health, reflection, limits of connections."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tenure.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    registry_service_pb2,
+    registry_service_pb2_grpc,
+    task_service_pb2,
+    task_service_pb2_grpc,
+    work_stream_pb2,
+    worker_service_pb2,
+    worker_service_pb2_grpc,
+)
+from tenure_service.dispatch.hub import Hub
+from tenure_service.engine import limits
+from tenure_service.rpc.admin import AdminServicer
+from tenure_service.rpc.call import Calls
+from tenure_service.rpc.registry import RegistryServicer
+from tenure_service.rpc.tasks import TaskServicer
+from tenure_service.rpc.workers import WorkerServicer
+
+_log = logging.getLogger(__name__)
+
+#: Room for the message around the largest payloads.
+_HEADROOM_BYTES: Final = 64 * 1024
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX + _HEADROOM_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Half-open connections are found by pings in both directions; what stock clients of other
+    # languages send (one each 10 s, also without calls) is no reason for too_many_pings.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_CALL_THREADS: Final = 4
+_SERVICES: Final = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (worker_service_pb2, "WorkerService"),
+        (task_service_pb2, "TaskService"),
+        (registry_service_pb2, "RegistryService"),
+        (admin_service_pb2, "AdminService"),
+    )
+)
+
+
+class RpcServer:
+    """Listens on one address and serves all services over one dispatch."""
+
+    def __init__(self, hub: Hub, address: str, *, share_port: bool = False) -> None:
+        """Prepares a server.
+
+        Args:
+            hub: The dispatch.
+            address: Host and port; port 0 means any free one.
+            share_port: Whether other processes may listen on the same port.
+        """
+        self._hub = hub
+        self._calls = Calls(hub, _CALL_THREADS)
+        options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
+        self._server = grpc.aio.server(options=options)
+        self._health = health.aio.HealthServicer()
+        self._address = address
+        self.port = 0
+
+    async def start(self) -> None:
+        """Begins to listen.
+
+        Raises:
+            OSError: the address is in use, or none of this machine.
+        """
+        server = self._server
+        worker_service_pb2_grpc.add_WorkerServiceServicer_to_server(
+            WorkerServicer(self._calls), server
+        )
+        task_service_pb2_grpc.add_TaskServiceServicer_to_server(TaskServicer(self._calls), server)
+        registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(
+            RegistryServicer(self._calls), server
+        )
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(self._calls), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        try:
+            self.port = server.add_insecure_port(self._address)
+        except RuntimeError as exc:
+            raise OSError(f"cannot listen on {self._address}") from exc
+        if self.port == 0:
+            raise OSError(f"cannot listen on {self._address}")
+        await server.start()
+        await self.set_ready(ready=True)
+
+    async def set_ready(self, *, ready: bool) -> None:
+        """Tells health checks whether to send traffic here."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if ready
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in ("", *_SERVICES):
+            await self._health.set(name, status)
+
+    async def stop(self, grace: timedelta) -> None:
+        """Stops: no new work, streams are told, what was reported is written, then the end."""
+        hub = self._hub
+        hub.draining = True
+        await self.set_ready(ready=False)
+        drain = work_stream_pb2.Drain()
+        drain.deadline.FromTimedelta(grace)
+        drain.reconnect_after.FromTimedelta(timedelta(milliseconds=100))
+        sessions = list(hub.leaser.sessions.values())
+        for session in sessions:
+            session.paused = True
+            session.send(worker_service_pb2.WorkResponse(drain=drain))
+        if sessions:
+            # A moment for the notice to leave and for results that are on their way.
+            await asyncio.sleep(min(0.3, grace.total_seconds()))
+        for session in sessions:
+            hub.leaser.detach(session)
+        await self._server.stop(min(grace.total_seconds(), 5))
+        await hub.drain()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._calls.close()

@@ -1,0 +1,371 @@
+"""The Work stream: one reader, one writer, and the order of messages.
+
+The reader never waits for what it reads: reports and heartbeats are handed to batchers and answered
+when they are committed, so that a renewal never stands behind a report. Whatever ends the stream,
+the leases stay; only what was never accepted is taken back, and Close gives back everything.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from datetime import timedelta
+
+import grpc
+
+from tenure.v1 import work_stream_pb2 as stream
+from tenure.v1 import worker_pb2 as worker
+from tenure.v1 import worker_service_pb2 as service
+from tenure_service import __version__
+from tenure_service.dispatch.reporter import Answer
+from tenure_service.dispatch.session import Held, Session, Slots
+from tenure_service.engine import limits, tokens
+from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
+from tenure_service.rpc import errors, policies
+from tenure_service.rpc.call import Calls
+from tenure_service.rpc.check import Check
+from tenure_service.usecase import session as sessions
+from tenure_service.usecase.end import Recorded
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = "1.0"
+STATUSES = {
+    Recorded.RECORDED: worker.REPORT_STATUS_RECORDED,
+    Recorded.ALREADY_RECORDED: worker.REPORT_STATUS_ALREADY_RECORDED,
+    Recorded.LEASE_LOST: worker.REPORT_STATUS_LEASE_LOST,
+}
+#: Answers that one stream may be waiting for; a worker that sends more without reading them is
+#: held back by not being read.
+_PENDING_MAX = 200
+
+
+def handlers(check: Check, found: Sequence[worker.Handler]) -> list[tuple[str, str]]:
+    """Reads what a worker can run, as (queue, name)."""
+    check.count("handlers", found, limits.HANDLER_COUNT_MAX)
+    served = []
+    for place, handler in enumerate(found):
+        path = f"handlers[{place}]"
+        name = check.text(f"{path}.name", handler.name, limits.NAME_BYTES_MAX, required=True)
+        queue = check.text(f"{path}.queue", handler.queue, limits.NAME_BYTES_MAX)
+        served.append((queue or "default", name))
+    return served
+
+
+def declared(check: Check, found: Sequence[worker.Handler]) -> list[tuple[str, dict[str, object]]]:
+    """Reads what a worker's code declares, as (name, partial policy); one entry a name."""
+    by_name: dict[str, dict[str, object]] = {}
+    for place, handler in enumerate(found):
+        partial = policies.read(check, f"handlers[{place}].policy", handler.policy)
+        by_name[handler.name] = {} if partial is None else partial.to_json()
+    return list(by_name.items())
+
+
+def identity(check: Check, found: worker.WorkerIdentity) -> worker.WorkerIdentity:
+    """Checks who a worker is."""
+    check.text("worker.name", found.name, limits.NAME_BYTES_MAX, required=True)
+    check.text("worker.sdk", found.sdk, 100)
+    check.text("worker.sdk_version", found.sdk_version, 100)
+    check.text("worker.app_version", found.app_version, limits.NAME_BYTES_MAX)
+    return found
+
+
+def slots(check: Check, found: worker.Slots) -> Slots:
+    """Reads credits, and grants what this server allows."""
+    check.number("slots.total", found.total, 0, limits.SLOT_COUNT_MAX)
+    check.number("slots.activations", found.activations, 0, limits.SLOT_COUNT_MAX)
+    if len(found.by_queue) > limits.HANDLER_COUNT_MAX:
+        check.wrong("slots.by_queue", f"has more than {limits.HANDLER_COUNT_MAX} entries")
+    return Slots(found.total, dict(found.by_queue), found.activations)
+
+
+def _violation(text: str) -> TenureError:
+    return TenureError(
+        Reason.PROTOCOL_VIOLATION,
+        text,
+        metadata={"server_version": PROTOCOL_VERSION},
+    )
+
+
+class WorkStream:
+    """One Work stream from its Open to its end."""
+
+    def __init__(self, calls: Calls, namespace_id: int) -> None:
+        self._hub = calls.hub
+        self._calls = calls
+        self._namespace_id = namespace_id
+        self._session: Session | None = None
+        self._closing = False
+        self._pending: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_PENDING_MAX)
+
+    async def run(
+        self, requests: AsyncIterator[service.WorkRequest], context: grpc.aio.ServicerContext
+    ) -> None:
+        """Serves the stream until it ends.
+
+        Raises:
+            TenureError: what the stream is to be ended with.
+        """
+        session = await self._open(requests)
+        self._session = session
+        writer = asyncio.get_running_loop().create_task(self._write(session, context))
+        try:
+            reader = asyncio.get_running_loop().create_task(self._read(session, requests))
+            try:
+                await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reader.cancel()
+            if reader.done() and not reader.cancelled():
+                reader.result()
+            else:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reader
+            if self._closing:
+                await self._hub.release_session(session)
+                self._hub.leaser.detach(session)
+                await writer
+        finally:
+            self._hub.drop_session(session)
+            writer.cancel()
+
+    async def _open(self, requests: AsyncIterator[service.WorkRequest]) -> Session:
+        first = await anext(aiter(requests), None)
+        if first is None:
+            raise _violation("the stream ended before Open")
+        if first.WhichOneof("message") != "open":
+            raise _violation("the first message must be Open")
+        if self._hub.draining:
+            raise shutting_down()
+        open_ = first.open
+        major = (open_.protocol_version or PROTOCOL_VERSION).partition(".")[0]
+        if major != PROTOCOL_VERSION.partition(".")[0]:
+            raise TenureError(
+                Reason.VERSION_UNSUPPORTED,
+                f"this server speaks protocol {PROTOCOL_VERSION}, the worker "
+                f"{open_.protocol_version[:20]}",
+                metadata={
+                    "server_version": PROTOCOL_VERSION,
+                    "client_version": open_.protocol_version[:20],
+                },
+            )
+        return await self._open_session(open_)
+
+    async def _open_session(self, open_: stream.Open) -> Session:
+        check = Check("open.")
+        served = handlers(check, open_.handlers)
+        said = declared(check, open_.handlers)
+        who = identity(check, open_.worker)
+        granted = slots(check, open_.slots)
+        resume_id = open_.resume.session_id.lower() if open_.HasField("resume") else None
+        if resume_id is not None and not tokens.is_uuid(resume_id):
+            check.wrong("resume.session_id", "is not an id of this server")
+        check.done()
+        secret = open_.resume.session_secret if resume_id else sessions.new_secret()
+        new = sessions.NewSession(
+            namespace_id=self._namespace_id,
+            worker=who.name,
+            sdk=who.sdk,
+            sdk_version=who.sdk_version,
+            app_version=who.app_version,
+            secret_hash=sessions.secret_hash(secret),
+            handlers=[{"name": name, "queue": queue} for queue, name in served],
+            slots={"total": granted.total, "by_queue": granted.by_queue},
+        )
+        kept = [
+            token[0]
+            for text in open_.resume.lease_tokens
+            if (token := tokens.lease_token_parse(text)) is not None
+        ]
+        opened = await self._calls.run(
+            sessions.open_session, self._hub.database, new, said, resume_session_id=resume_id
+        )
+        session = Session(
+            session_id=opened.session_id,
+            epoch=opened.epoch,
+            namespace_id=self._namespace_id,
+            worker=who.name,
+            served=served,
+            slots=granted,
+        )
+        if opened.resumed:
+            session.hold(await self._resume(opened.session_id, kept), accept_timeout=None)
+        session.send(self._opened(session, secret, resumed=opened.resumed))
+        self._hub.leaser.attach(session)
+        return session
+
+    async def _resume(self, session_id: str, kept_lease_ids: list[str]) -> list[Held]:
+        """Takes over a session: what the worker does not know of is lost, the rest is held."""
+        before = self._hub.leaser.sessions.get(session_id)
+        if before is not None:
+            before.unaccepted.clear()
+            self._hub.leaser.detach(before)
+        ends, held = await self._calls.run(
+            sessions.take_over,
+            self._hub.database,
+            self._hub.catalogue,
+            session_id,
+            kept_lease_ids,
+        )
+        self._hub.ended(ends)
+        return [
+            Held(
+                task.lease_id,
+                tokens.lease_token_text(task.lease_id, task.secret),
+                task.run_id,
+                task.task_id,
+                task.delivery,
+                task.attempt,
+                task.queue,
+                task.suspect,
+            )
+            for task in held
+        ]
+
+    def _opened(self, session: Session, secret: str, *, resumed: bool) -> service.WorkResponse:
+        durations = self._hub.durations
+        opened = stream.Opened(
+            session_id=session.session_id,
+            session_secret=secret,
+            slots=worker.Slots(
+                total=session.slots.total,
+                by_queue=session.slots.by_queue,
+                activations=session.slots.activations,
+            ),
+            payload_bytes_max=limits.PAYLOAD_BYTES_MAX,
+            protocol_version=PROTOCOL_VERSION,
+            server_version=__version__,
+            resumed=resumed,
+        )
+        opened.first_lease_duration.FromTimedelta(durations.first_lease)
+        opened.lease_duration.FromTimedelta(durations.lease)
+        opened.heartbeat_interval.FromTimedelta(durations.heartbeat)
+        opened.accept_timeout.FromTimedelta(durations.accept)
+        return service.WorkResponse(opened=opened)
+
+    async def _write(self, session: Session, context: grpc.aio.ServicerContext) -> None:
+        while True:
+            messages = await session.next_messages()
+            if not messages:
+                return
+            for message in messages:
+                await context.write(message)
+
+    async def _read(self, session: Session, requests: AsyncIterator[service.WorkRequest]) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            if kind == "report":
+                await self._later(self._report(session, request.report))
+            elif kind == "accept":
+                self._accept(session, request.accept)
+            elif kind == "heartbeat":
+                await self._later(self._heartbeat(session, request.heartbeat))
+            elif kind == "started":
+                await self._later(self._started(request.started))
+            elif kind == "set_slots":
+                check = Check("set_slots.")
+                session.slots = slots(check, request.set_slots.slots)
+                check.done()
+                self._hub.leaser.freed()
+            elif kind == "pause":
+                session.paused = request.pause.paused
+                self._hub.leaser.freed()
+            elif kind == "close":
+                self._closing = True
+                session.paused = True
+                if self._pending:
+                    await asyncio.wait(set(self._pending))
+                return
+            elif kind == "open":
+                raise _violation("Open was sent twice")
+            else:
+                raise _violation("a message was empty, or of a kind this server does not know")
+
+    async def _later(self, work: Coroutine[object, object, None]) -> None:
+        """Does something beside the reading, bounded in number."""
+        await self._room.acquire()
+        task = asyncio.get_running_loop().create_task(work)
+        self._pending.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
+        self._room.release()
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            if isinstance(exc, TenureError):
+                _log.warning("a message of worker was not served: %s", exc)
+            else:
+                errors.bug(exc)
+
+    def _accept(self, session: Session, message: stream.Accept) -> None:
+        for text in message.lease_tokens:
+            token = tokens.lease_token_parse(text)
+            if token is not None:
+                session.unaccepted.pop(token[0], None)
+
+    async def _report(self, session: Session, message: stream.Report) -> None:
+        ack = stream.ReportAck(report_id=message.report_id)
+        if 0 < len(message.results) <= limits.REPORT_COUNT_MAX:
+            answers: Sequence[Answer] = await self._hub.reporter.report(
+                self._namespace_id, session, message.results
+            )
+        else:
+            refused = FieldInvalid(
+                [("report.results", f"must have 1 to {limits.REPORT_COUNT_MAX} items")]
+            )
+            answers = [refused] * len(message.results)
+        for place, answer in enumerate(answers):
+            if isinstance(answer, TenureError):
+                ack.statuses.append(worker.REPORT_STATUS_REFUSED)
+                ack.errors.add(index=place, error=errors.status(answer))
+            else:
+                ack.statuses.append(STATUSES[answer])
+        # A result is the best of accepts.
+        for result in message.results:
+            if session.unaccepted:
+                token = tokens.lease_token_parse(result.lease_token)
+                if token is not None:
+                    session.unaccepted.pop(token[0], None)
+        session.send(service.WorkResponse(report_ack=ack))
+
+    async def _heartbeat(self, session: Session, message: stream.Heartbeat) -> None:
+        check = Check("heartbeat.")
+        found = read_tokens(check, "lease_tokens", message.lease_tokens)
+        ack = stream.HeartbeatAck(heartbeat_id=message.heartbeat_id)
+        alive: set[str] = set()
+        if found and not check.violations:
+            alive = await self._hub.renew(self._namespace_id, [token for _, token in found])
+        lost = {token[0] for _, token in found if token[0] not in alive}
+        session.drop_leases(lost)
+        ack.lost_lease_tokens.extend(text for text, token in found if token[0] in lost)
+        for task_id in session.told:
+            if task_id in session.held:
+                cancel = ack.cancels.add(task_id=task_id)
+                cancel.grace_duration.FromTimedelta(timedelta(0))
+        session.send(service.WorkResponse(heartbeat_ack=ack))
+
+    async def _started(self, message: stream.Started) -> None:
+        started = read_started(message.tasks)
+        if started:
+            await self._hub.renew(self._namespace_id, [], started)
+
+
+def read_tokens(
+    check: Check, field: str, texts: Sequence[str]
+) -> list[tuple[str, tuple[str, bytes]]]:
+    """Reads lease tokens, each with its text; one of another form is a lease that is lost."""
+    check.count(field, texts, limits.RENEW_COUNT_MAX, low=0)
+    unknown = ("00000000-0000-0000-0000-000000000000", b"")
+    return [(text, tokens.lease_token_parse(text) or unknown) for text in texts]
+
+
+def read_started(found: Sequence[stream.StartedTask]) -> list[tuple[str, str, float]]:
+    """Reads started handlers, as (lease id, task id, milliseconds since)."""
+    started = []
+    for one in found:
+        token = tokens.lease_token_parse(one.lease_token)
+        key = tokens.task_id_parse(one.task_id)
+        if token is not None and key is not None:
+            run_ms = max(one.run_duration.ToNanoseconds() / 1e6, 0.0)
+            started.append((token[0], key.task_id, run_ms))
+    return started

@@ -1,0 +1,294 @@
+"""TaskService."""
+
+import hashlib
+
+import grpc
+
+from tenure.v1 import task_pb2 as task
+from tenure.v1 import task_service_pb2 as service
+from tenure.v1 import task_service_pb2_grpc as service_grpc
+from tenure_service.engine import limits
+from tenure_service.engine.errors import TenureError, not_found
+from tenure_service.engine.states import TaskState
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.rpc import errors, pages, policies, views
+from tenure_service.rpc.call import Calls, unary
+from tenure_service.rpc.check import Check, payload_size
+from tenure_service.store.jsonb import clean
+from tenure_service.usecase import cancel, enqueue, read
+
+QUEUE_DEFAULT = "default"
+
+
+def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
+    """Reads a task to enqueue.
+
+    Raises:
+        TenureError: FIELD_INVALID with every field that is wrong, PAYLOAD_TOO_LARGE.
+    """
+    check = Check(f"tasks[{place}].")
+    queue = check.text("queue", message.queue, limits.NAME_BYTES_MAX) or QUEUE_DEFAULT
+    has_delay = message.HasField("delay")
+    delay_ms = (
+        check.duration_ms("delay", message.delay, high=limits.ENQUEUE_DELAY_MAX) if has_delay else 0
+    )
+    key_ms = int(limits.KEY_DURATION_DEFAULT.total_seconds() * 1000)
+    if message.HasField("key_duration"):
+        key_ms = check.duration_ms(
+            "key_duration", message.key_duration, high=limits.KEY_DURATION_MAX
+        )
+    item = enqueue.Item(
+        name=check.text("name", message.name, limits.NAME_BYTES_MAX, required=True),
+        queue=queue,
+        input=message.input.data,
+        input_encoding=check.text(
+            "input.encoding", message.input.encoding, limits.ENCODING_BYTES_MAX
+        )
+        or None,
+        input_schema=check.text("input.schema", message.input.schema, limits.SCHEMA_BYTES_MAX)
+        or None,
+        priority=check.number(
+            "priority", message.priority, limits.PRIORITY_MIN, limits.PRIORITY_MAX
+        ),
+        delay_ms=delay_ms or None,
+        key=check.text("key", message.key, limits.KEY_BYTES_MAX) or None,
+        key_ms=key_ms,
+        lane_key=check.text("lane", message.lane, limits.LANE_BYTES_MAX),
+        policy=policies.read(check, "policy", message.policy)
+        if message.HasField("policy")
+        else None,
+        declared=policies.read(check, "declared_policy", message.declared_policy)
+        if message.HasField("declared_policy")
+        else None,
+        traceparent=check.text("traceparent", message.traceparent, limits.TRACEPARENT_BYTES_MAX)
+        or None,
+    )
+    check.done()
+    payload_size("the input", len(item.input))
+    return item
+
+
+class TaskServicer(service_grpc.TaskServiceServicer):
+    """Enqueues tasks, reads them, waits for them and cancels them."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._hub = calls.hub
+
+    @unary
+    async def EnqueueTasks(
+        self, request: service.EnqueueTasksRequest, context: grpc.aio.ServicerContext
+    ) -> service.EnqueueTasksResponse:
+        """Stores tasks; see the protocol."""
+        check = Check()
+        check.count("tasks", request.tasks, limits.ENQUEUE_COUNT_MAX)
+        request_id = check.request_id("request_id", request.request_id)
+        check.done()
+        namespace_id = await self._calls.namespace_id(context)
+        outcomes: list[enqueue.Item | TenureError] = []
+        for place, message in enumerate(request.tasks):
+            try:
+                outcomes.append(enqueue_item(place, message))
+            except TenureError as exc:
+                outcomes.append(exc)
+        items = [outcome for outcome in outcomes if isinstance(outcome, enqueue.Item)]
+        answers: list[enqueue.Answer] = []
+        if items:
+            call = enqueue.Call(
+                namespace_id=namespace_id,
+                items=items,
+                request_id=request_id,
+                digest=_digest(request) if request_id else b"",
+            )
+            answers = await self._hub.enqueue(call, sum(len(item.input) for item in items))
+        stored = iter(answers)
+        return service.EnqueueTasksResponse(
+            results=[
+                _enqueued(outcome if isinstance(outcome, TenureError) else next(stored))
+                for outcome in outcomes
+            ]
+        )
+
+    @unary
+    async def GetTask(
+        self, request: service.GetTaskRequest, context: grpc.aio.ServicerContext
+    ) -> service.GetTaskResponse:
+        """Reads one task; see the protocol."""
+        key = _task_key(request.task_id)
+        namespace_id = await self._calls.namespace_id(context)
+        view, deliveries = await self._calls.run(
+            read.get,
+            self._hub.database,
+            self._hub.catalogue,
+            namespace_id,
+            key,
+            include_payloads=request.include_payloads,
+        )
+        return service.GetTaskResponse(
+            task=views.task_message(view),
+            deliveries=[views.delivery_message(row) for row in deliveries],
+        )
+
+    @unary
+    async def AwaitTasks(
+        self, request: service.AwaitTasksRequest, context: grpc.aio.ServicerContext
+    ) -> service.AwaitTasksResponse:
+        """Waits for tasks; see the protocol."""
+        check = Check()
+        check.count("task_ids", request.task_ids, limits.AWAIT_COUNT_MAX)
+        wait_ms = check.duration_ms(
+            "wait_duration", request.wait_duration, high=limits.WAIT_DURATION_MAX
+        )
+        keys, unknown = _task_keys(check, request.task_ids)
+        check.done()
+        namespace_id = await self._calls.namespace_id(context)
+        found = await self._hub.await_results(
+            namespace_id, list(keys.values()), 0 if unknown else wait_ms / 1000
+        )
+        response = service.AwaitTasksResponse()
+        for text in unknown:
+            response.results.add(task_id=text, error=errors.status(not_found(text)))
+        for text, key in keys.items():
+            if key.task_id not in found:
+                continue
+            row = found[key.task_id]
+            if row is None:
+                response.results.add(task_id=text, error=errors.status(not_found(text)))
+            else:
+                response.results.add(task_id=text, result=views.result_message(row))
+        return response
+
+    @unary
+    async def CancelTasks(
+        self, request: service.CancelTasksRequest, context: grpc.aio.ServicerContext
+    ) -> service.CancelTasksResponse:
+        """Asks for the end of tasks; see the protocol."""
+        check = Check()
+        check.count("task_ids", request.task_ids, limits.CANCEL_COUNT_MAX)
+        grace_ms = int(limits.CANCEL_GRACE_DEFAULT.total_seconds() * 1000)
+        if request.HasField("grace_duration"):
+            grace_ms = check.duration_ms(
+                "grace_duration", request.grace_duration, high=limits.CANCEL_GRACE_MAX
+            )
+        if len(request.reason.encode("utf-8", "replace")) > limits.REASON_BYTES_MAX:
+            check.wrong("reason", f"has more than {limits.REASON_BYTES_MAX} bytes")
+        keys, _ = _task_keys(check, request.task_ids)
+        check.done()
+        namespace_id = await self._calls.namespace_id(context)
+        states: dict[str, TaskState] = {}
+        if keys:
+            states = await self._calls.run(
+                cancel.cancel,
+                self._hub.database,
+                namespace_id,
+                list(keys.values()),
+                reason=clean(request.reason),
+                grace_ms=grace_ms,
+            )
+            self._cancelled(states)
+            await self._hub.tell_cancels()
+        response = service.CancelTasksResponse()
+        for text in request.task_ids:
+            key = keys.get(text)
+            state = states.get(key.task_id) if key is not None else None
+            if state is None:
+                response.results.add(error=errors.status(not_found(text)))
+            else:
+                response.results.add(state=views.state(state))
+        return response
+
+    def _cancelled(self, states: dict[str, TaskState]) -> None:
+        """Tells waiters, and other servers, what a cancellation ended."""
+        over = [task_id for task_id, state in states.items() if state is TaskState.CANCELLED]
+        self._hub.waiters.over(over)
+        self._hub.wake.over(over)
+        self._hub.wake.cancels()
+
+    @unary
+    async def ListTasks(
+        self, request: service.ListTasksRequest, context: grpc.aio.ServicerContext
+    ) -> service.ListTasksResponse:
+        """Lists tasks of one state; see the protocol."""
+        check = Check()
+        page_size = check.page_size(request.page_size)
+        if request.state == task.TASK_STATE_UNSPECIFIED:
+            check.wrong("state", "must be set")
+        elif request.state not in task.TaskState.values():
+            check.wrong("state", f"is {request.state}, which this server does not know")
+        check.text("queue", request.queue, limits.NAME_BYTES_MAX)
+        check.text("name", request.name, limits.NAME_BYTES_MAX)
+        check.done()
+        state = TaskState(task.TaskState.Name(request.state).removeprefix("TASK_STATE_"))
+        place = pages.read(f"tasks.{state}", request.page_token, 1)
+        namespace_id = await self._calls.namespace_id(context)
+        found = await self._calls.run(
+            read.list_tasks,
+            self._hub.database,
+            self._hub.catalogue,
+            namespace_id,
+            state,
+            queue=request.queue or None,
+            name=request.name or None,
+            before=place[0] if place else None,
+            row_count_max=page_size,
+        )
+        token = ""
+        if len(found) == page_size:
+            token = pages.write(f"tasks.{state}", found[-1].row.task_id)
+        return service.ListTasksResponse(
+            tasks=[views.task_message(view) for view in found], next_page_token=token
+        )
+
+    @unary
+    async def ExplainTask(
+        self, request: service.ExplainTaskRequest, context: grpc.aio.ServicerContext
+    ) -> service.ExplainTaskResponse:
+        """Explains one task; see the protocol."""
+        key = _task_key(request.task_id)
+        namespace_id = await self._calls.namespace_id(context)
+        found = await self._calls.run(
+            read.explain, self._hub.database, self._hub.catalogue, namespace_id, key
+        )
+        response = service.ExplainTaskResponse(
+            state=views.state(found.state),
+            reasons=found.reasons,
+            ahead_count=found.ahead_count,
+            worker_count=found.worker_count,
+        )
+        if found.ready_at is not None:
+            response.ready_at.CopyFrom(views.timestamp(found.ready_at))
+        return response
+
+
+def _digest(request: service.EnqueueTasksRequest) -> bytes:
+    return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+
+
+def _enqueued(answer: enqueue.Answer) -> service.EnqueueTasksResult:
+    if isinstance(answer, TenureError):
+        return service.EnqueueTasksResult(error=errors.status(answer))
+    return service.EnqueueTasksResult(
+        task=service.EnqueuedTask(task_id=answer.task_id, existing=answer.existing)
+    )
+
+
+def _task_key(text: str) -> TaskKey:
+    check = Check()
+    key = check.task_key("task_id", text)
+    check.done()
+    if key is None:
+        raise not_found(text)
+    return key
+
+
+def _task_keys(check: Check, texts: list[str]) -> tuple[dict[str, TaskKey], list[str]]:
+    """Reads task ids: those of our form, and the others, which do not exist."""
+    keys: dict[str, TaskKey] = {}
+    unknown: list[str] = []
+    for place, text in enumerate(texts):
+        key = check.task_key(f"task_ids[{place}]", text)
+        if key is not None:
+            keys[text] = key
+        elif text:
+            unknown.append(text)
+    return keys, unknown

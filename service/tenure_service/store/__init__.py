@@ -1,0 +1,1 @@
+"""Everything that speaks to PostgreSQL; nothing above sees SQL or a psycopg error."""

@@ -1,0 +1,69 @@
+"""Requests to cancel, and taking waiting tasks out of where they wait."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store import arrays, rows, statements
+from tenure_service.store.database import Conn
+
+
+def _ids(keys: Sequence[TaskKey]) -> dict[str, object]:
+    return {
+        "run_ids": arrays.uuids(key.run_id for key in keys),
+        "task_ids": arrays.uuids(key.task_id for key in keys),
+    }
+
+
+def insert(
+    conn: Conn,
+    namespace_id: int,
+    keys: Sequence[TaskKey],
+    *,
+    reason: str,
+    grace_ms: int,
+    now: datetime | None = None,
+) -> None:
+    """Asks for the end of tasks."""
+    parameters = _ids(keys) | {
+        "namespace_id": namespace_id,
+        "reason": reason,
+        "grace_ms": grace_ms,
+        "now": now,
+    }
+    statements.execute(conn, "cancel_request_insert", parameters)
+
+
+def requested(conn: Conn, keys: Sequence[TaskKey]) -> set[str]:
+    """Gives the ids of those tasks that are to be cancelled."""
+    found = statements.many(conn, "cancel_request_list", rows.CancelRequested, _ids(keys))
+    return {row.task_id for row in found}
+
+
+def delete(conn: Conn, keys: Sequence[TaskKey]) -> None:
+    """Drops the requests of tasks that are over."""
+    statements.execute(conn, "cancel_request_delete", _ids(keys))
+
+
+def notices(conn: Conn) -> list[rows.CancelNotice]:
+    """Lists the requests that stand."""
+    return statements.many(conn, "cancel_request_recent", rows.CancelNotice, {"now": None})
+
+
+def overdue(conn: Conn, *, now: datetime | None = None) -> list[rows.CancelOverdue]:
+    """Finds tasks whose grace is over."""
+    return statements.many(conn, "cancel_request_overdue", rows.CancelOverdue, {"now": now})
+
+
+def take_waiting(conn: Conn, keys: Sequence[TaskKey]) -> list[rows.WaitingTaken]:
+    """Takes tasks out of their lanes and off the clock."""
+    parameters = {"task_ids": arrays.uuids(key.task_id for key in keys)}
+    ready = statements.many(conn, "ready_delete", rows.WaitingTaken, parameters)
+    timed = statements.many(conn, "timer_delete", rows.WaitingTaken, parameters)
+    return ready + timed
+
+
+def of_leases(conn: Conn, lease_ids: Sequence[str]) -> list[rows.CancelNotice]:
+    """Lists the requests to cancel tasks of some leases."""
+    parameters = {"lease_ids": arrays.uuids(lease_ids)}
+    return statements.many(conn, "cancel_request_of_lease", rows.CancelNotice, parameters)

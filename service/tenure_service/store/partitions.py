@@ -1,0 +1,109 @@
+"""Partitions of the tables that a run owns: made ahead of time, safely on every replica at once.
+
+`CREATE ... PARTITION OF` and a DEFAULT partition make every insert wait behind any open reader, so
+a partition is created as a table of its own and attached, with a short lock_timeout. Another
+replica's success (42P07, 42P17, 23505) is as good as one's own; IF NOT EXISTS would claim it.
+"""
+
+import contextlib
+import logging
+import re
+from datetime import UTC, datetime, timedelta
+
+from psycopg import errors, sql
+
+from tenure_service.engine import limits
+from tenure_service.store import rows, statements
+from tenure_service.store.database import Conn, Contention, Database
+
+PARENTS = ("tasks", "deliveries")
+
+_log = logging.getLogger(__name__)
+_LOWER_BOUND = re.compile(r"FROM \('([0-9a-f-]{36})'\)")
+
+
+def uuid_at(at: datetime) -> str:
+    """Gives the smallest UUIDv7-ordered value of an instant: its milliseconds, then zeros."""
+    hexed = f"{int(at.timestamp() * 1000):012x}"
+    return f"{hexed[:8]}-{hexed[8:]}-0000-0000-000000000000"
+
+
+def widths(now: datetime, ahead: int) -> list[tuple[datetime, datetime]]:
+    """Lists the widths that must exist: the one of `now`, one before, and `ahead` after.
+
+    Widths are counted from the epoch, so that all servers agree on them. The one before is for a
+    database clock that is set back a little.
+    """
+    seconds = limits.PARTITION_WIDTH.total_seconds()
+    first = int(now.timestamp() // seconds)
+    starts = [
+        datetime.fromtimestamp(index * seconds, UTC)
+        for index in range(first - 1, first + ahead + 1)
+    ]
+    return [(start, start + limits.PARTITION_WIDTH) for start in starts]
+
+
+def ensure(database: Database, *, ahead: int = limits.PARTITIONS_AHEAD) -> list[str]:
+    """Creates the partitions that are missing; gives the names of those that it made itself."""
+    found, now = database.transact(lambda conn: (_list(conn), _now(conn)))
+    existing = {row.name for row in found}
+    made: list[str] = []
+    for start, end in widths(now, ahead):
+        for parent in PARENTS:
+            name = f"{parent}_p{start:%Y%m%d}"
+            if name not in existing and _create(database, parent, name, start, end):
+                made.append(name)
+    if made:
+        _log.info("created partitions: %s", ", ".join(made))
+    return made
+
+
+def ahead_duration(database: Database) -> timedelta:
+    """Says how long, from now, every table has partitions without a gap at the end."""
+    found, now = database.transact(lambda conn: (_list(conn), _now(conn)))
+    ends = []
+    for parent in PARENTS:
+        starts = [_start(row) for row in found if row.parent == parent]
+        last = max((start for start in starts if start is not None), default=None)
+        ends.append(last + limits.PARTITION_WIDTH if last else now)
+    return min(ends) - now
+
+
+def _list(conn: Conn) -> list[rows.PartitionRow]:
+    parameters = {"parents": list(PARENTS)}
+    return statements.many(conn, "partition_list", rows.PartitionRow, parameters)
+
+
+def _now(conn: Conn) -> datetime:
+    return statements.one(conn, "clock", rows.ClockRow, {}).now
+
+
+def _start(row: rows.PartitionRow) -> datetime | None:
+    match = _LOWER_BOUND.search(row.bound)
+    if match is None:
+        return None
+    return datetime.fromtimestamp(int(match[1].replace("-", "")[:12], 16) / 1000, UTC)
+
+
+def _create(database: Database, parent: str, name: str, start: datetime, end: datetime) -> bool:
+    """Creates and attaches one partition; False if somebody else did."""
+    names = {"parent": sql.Identifier(parent), "name": sql.Identifier(name)}
+    bounds = {"lower": sql.Literal(uuid_at(start)), "upper": sql.Literal(uuid_at(end))}
+    create = sql.SQL("create table {name} (like {parent} including all)").format(**names)
+    attach = sql.SQL(
+        "alter table {parent} attach partition {name} for values from ({lower}) to ({upper})"
+    ).format(**names, **bounds)
+
+    def work(conn: Conn) -> bool:
+        conn.execute("set local lock_timeout = '500ms'")
+        try:
+            conn.execute(create)
+            conn.execute(attach)
+        except (errors.DuplicateTable, errors.InvalidObjectDefinition, errors.UniqueViolation):
+            conn.rollback()
+            return False
+        return True
+
+    with contextlib.suppress(Contention):
+        return database.transact(work)
+    return False

@@ -1,0 +1,89 @@
+-- name: cancel_request_insert :exec
+-- Asks for the end of tasks. A second request changes nothing.
+-- Invariants: INV-02. Locks: the unique keys, in order. Index: cancel_requests_pkey.
+insert into cancel_requests (run_id, task_id, namespace_id, reason, deadline_at)
+select
+    i.run_id,
+    i.task_id,
+    %(namespace_id)s::integer,
+    %(reason)s::text,
+    coalesce(%(now)s::timestamptz, now()) + %(grace_ms)s::bigint * interval '1 millisecond'
+from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) as i (run_id, task_id)
+order by i.run_id, i.task_id
+on conflict do nothing;
+
+-- name: cancel_request_list :many CancelRequested
+-- Says which of the tasks are to be cancelled.
+-- Invariants: INV-02. Locks: none. Index: cancel_requests_pkey.
+select c.task_id::text
+from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) as i (run_id, task_id)
+inner join cancel_requests as c on c.run_id = i.run_id and c.task_id = i.task_id;
+
+-- name: cancel_request_delete :exec
+-- Drops the requests of tasks that are over.
+-- Invariants: INV-02. Locks: the rows. Index: cancel_requests_pkey.
+delete from cancel_requests as c
+using unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) as i (run_id, task_id)
+where c.run_id = i.run_id and c.task_id = i.task_id;
+
+-- name: cancel_request_recent :many CancelNotice
+-- Lists the requests that workers are to be told of; few stand at a time.
+-- Invariants: INV-10. Locks: none. Index: none; the table is small.
+select
+    c.run_id::text,
+    c.task_id::text,
+    c.reason,
+    greatest(
+        0, extract(epoch from c.deadline_at - coalesce(%(now)s::timestamptz, now())) * 1000
+    )::bigint as grace_ms
+from cancel_requests as c
+order by c.requested_at desc
+limit 10000;
+
+-- name: cancel_request_overdue :many CancelOverdue
+-- Finds tasks whose grace is over and that are not.
+-- Invariants: INV-12. Locks: none. Index: cancel_requests_deadline_idx.
+select
+    c.namespace_id,
+    c.run_id::text,
+    c.task_id::text
+from cancel_requests as c
+where c.deadline_at <= coalesce(%(now)s::timestamptz, now())
+order by c.deadline_at
+limit 500;
+
+-- name: lease_of_task :many LeaseOfTask
+-- Finds the leases that name the tasks; the caller locks them next. A lease may name a task whose
+-- hand-out under it has ended.
+-- Invariants: INV-07. Locks: none. Index: leases_task_idx.
+select
+    l.lease_id::text,
+    i.task_id::text
+from unnest(%(task_ids)s::uuid []) as i (task_id)
+inner join leases as l on l.task_ids @> array[i.task_id];
+
+-- name: ready_delete :many WaitingTaken
+-- Takes tasks that wait for a worker out of their lanes.
+-- Invariants: INV-07. Locks: the rows. Index: ready_tasks_task_idx.
+delete from ready_tasks as r
+where r.task_id = any(%(task_ids)s::uuid [])
+returning r.run_id::text, r.task_id::text, r.attempt, r.delivery;
+
+-- name: timer_delete :many WaitingTaken
+-- Takes tasks that wait for their time off the clock.
+-- Invariants: INV-07, INV-12. Locks: the rows. Index: timers_task_idx.
+delete from timers as w
+where w.task_id = any(%(task_ids)s::uuid [])
+returning w.run_id::text, w.task_id::text, w.attempt, w.delivery;
+
+-- name: cancel_request_of_lease :many CancelNotice
+-- Lists the requests to cancel tasks of some leases.
+-- Invariants: INV-10. Locks: none. Index: leases_pkey; the table of requests is small.
+select
+    c.run_id::text,
+    c.task_id::text,
+    c.reason,
+    greatest(0, extract(epoch from c.deadline_at - now()) * 1000)::bigint as grace_ms
+from leases as l
+inner join cancel_requests as c on c.task_id = any(l.task_ids)
+where l.lease_id = any(%(lease_ids)s::uuid []);

@@ -1,0 +1,197 @@
+-- name: task_read :many TaskRow
+-- Reads tasks, each in the one place where it is live, else by its latest delivery, in one
+-- snapshot. This statement is the definition of a task's state.
+-- Invariants: INV-07. Locks: none. Index: tasks_pkey, deliveries_pkey, dead_letters_pkey,
+-- ready_tasks_task_idx, timers_task_idx, leases_task_idx, cancel_requests_pkey.
+select
+    t.run_id::text,
+    t.task_id::text,
+    l.lane_id,
+    l.name,
+    l.queue,
+    l.lane_key,
+    case
+        when d.final and g.task_id is null then
+            case d.outcome
+                when 'DONE' then 'COMPLETED'
+                when 'CANCELLED' then 'CANCELLED'
+                when 'TIMED_OUT' then 'TIMED_OUT'
+                else 'DEAD'
+            end
+        when r.task_id is not null then 'READY'
+        when w.task_id is not null then case w.kind when 'DELAY' then 'DELAYED' else 'BACKOFF' end
+        when h.started then 'RUNNING'
+        when h.lease_id is not null then 'LEASED'
+        else 'LOST_TRACK'
+    end as state,
+    t.priority,
+    t.policy_id,
+    coalesce(h.attempt, d.attempt, 0) as attempt,
+    coalesce(h.delivery, d.delivery, 0) as delivery,
+    coalesce(r.lost_count, w.lost_count, h.lost_count, 0)::integer as lost_count,
+    t.enqueued_at,
+    w.fire_at as ready_at,
+    case when d.final and g.task_id is null then d.ended_at end as ended_at,
+    s.worker,
+    t.key,
+    c.task_id is not null as cancel_requested,
+    d.failure,
+    case when %(include_payloads)s::boolean then t.input end as input,
+    t.input_encoding,
+    t.input_schema,
+    case when %(include_payloads)s::boolean and d.outcome = 'DONE' then d.output end as output,
+    d.output_encoding,
+    d.output_schema
+from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) with ordinality
+    as i (run_id, task_id, ord)
+inner join tasks as t
+    on t.run_id = i.run_id and t.task_id = i.task_id
+    and t.namespace_id = %(namespace_id)s::integer
+inner join lanes as l on l.lane_id = t.lane_id
+left join lateral (
+    select e.outcome, e.final, e.ended_at, e.delivery, e.attempt, e.failure, e.output,
+        e.output_encoding, e.output_schema
+    from deliveries as e
+    where e.run_id = t.run_id and e.task_id = t.task_id
+    order by e.delivery desc
+    limit 1
+) as d on true
+left join dead_letters as g
+    on g.run_id = t.run_id and g.task_id = t.task_id
+    and g.state = 'REPLAYED' and g.delivery = d.delivery
+left join lateral (
+    select y.task_id, y.lost_count from ready_tasks as y where y.task_id = t.task_id limit 1
+) as r on true
+left join timers as w on w.task_id = t.task_id
+left join lateral (
+    select
+        x.lease_id,
+        x.session_id,
+        x.attempts[array_position(x.task_ids, t.task_id)] as attempt,
+        x.deliveries[array_position(x.task_ids, t.task_id)] as delivery,
+        x.lost_counts[array_position(x.task_ids, t.task_id)] as lost_count,
+        t.task_id = any(x.started_task_ids) as started
+    from leases as x
+    where
+        x.task_ids @> array[t.task_id]
+        and x.deliveries[array_position(x.task_ids, t.task_id)] > coalesce(d.delivery, 0)
+    limit 1
+) as h on true
+left join sessions as s on s.session_id = h.session_id
+left join cancel_requests as c on c.run_id = t.run_id and c.task_id = t.task_id
+order by i.ord;
+
+-- name: delivery_list :many DeliveryRow
+-- Lists the deliveries of one task, oldest first.
+-- Invariants: none. Locks: none. Index: deliveries_pkey, sessions_pkey.
+select
+    d.delivery,
+    d.attempt,
+    d.outcome::text,
+    d.final,
+    s.worker,
+    d.started_at,
+    d.ended_at,
+    d.failure
+from deliveries as d
+left join sessions as s on s.session_id = d.session_id
+where d.run_id = %(run_id)s::uuid and d.task_id = %(task_id)s::uuid
+order by d.delivery;
+
+-- name: task_result_list :many TaskResultRow
+-- Reads how tasks were over; a task that is not over has no `outcome`, one that does not exist no
+-- row. A replayed dead letter is not over.
+-- Invariants: INV-07. Locks: none. Index: tasks_pkey, deliveries_pkey, dead_letters_pkey.
+select
+    t.run_id::text,
+    t.task_id::text,
+    d.outcome::text,
+    d.attempt,
+    d.output,
+    d.output_encoding,
+    d.output_schema,
+    d.failure
+from unnest(%(namespace_ids)s::integer [], %(run_ids)s::uuid [], %(task_ids)s::uuid [])
+    as i (namespace_id, run_id, task_id)
+inner join tasks as t
+    on t.run_id = i.run_id and t.task_id = i.task_id and t.namespace_id = i.namespace_id
+left join lateral (
+    select e.outcome, e.final, e.delivery, e.attempt, e.output, e.output_encoding,
+        e.output_schema, e.failure
+    from deliveries as e
+    where e.run_id = t.run_id and e.task_id = t.task_id
+    order by e.delivery desc
+    limit 1
+) as d
+    on
+        d.final
+        and not exists (
+            select 1
+            from dead_letters as g
+            where
+                g.run_id = t.run_id and g.task_id = t.task_id
+                and g.state = 'REPLAYED' and g.delivery = d.delivery
+        );
+
+-- name: details_list :many DetailsRow
+-- Reads the details that the previous delivery of each task left for the next.
+-- Invariants: none. Locks: none. Index: deliveries_pkey.
+select
+    d.task_id::text,
+    d.output,
+    d.output_encoding,
+    d.output_schema
+from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid [], %(deliveries)s::integer [])
+    as i (run_id, task_id, delivery)
+inner join deliveries as d
+    on d.run_id = i.run_id and d.task_id = i.task_id and d.delivery = i.delivery
+where d.outcome = 'RESCHEDULED' and d.output is not null;
+
+-- name: task_explain :one ExplainRow
+-- Counts what stands around a task: workers that serve its name on its queue, whether any ever
+-- did, and how many tasks wait before it.
+-- Invariants: none. Locks: none. Index: sessions_open_idx, task_defs_pkey, queues_pkey,
+-- ready_tasks_task_idx, ready_tasks_pkey.
+select
+    (
+        select count(*)
+        from sessions as s
+        where
+            s.namespace_id = %(namespace_id)s::integer
+            and s.closed_at is null
+            and s.receiving
+            and s.seen_at > now() - interval '15 seconds'
+            and s.handlers @> jsonb_build_array(
+                jsonb_build_object('name', %(name)s::text, 'queue', %(queue)s::text)
+            )
+    )::integer as worker_count,
+    exists (
+        select 1
+        from task_defs as f
+        where f.namespace_id = %(namespace_id)s::integer and f.name = %(name)s::text
+    ) as registered,
+    (
+        select q.paused_at
+        from queues as q
+        where q.namespace_id = %(namespace_id)s::integer and q.name = %(queue)s::text
+    ) as paused_at,
+    (
+        select count(*)
+        from (
+            select 1
+            from ready_tasks as r
+            inner join ready_tasks as a
+                on a.lane_id = r.lane_id and (a.rank, a.seq) < (r.rank, r.seq)
+            where r.task_id = %(task_id)s::uuid
+            limit 10000
+        ) as n
+    )::integer as ahead_count,
+    coalesce(
+        (
+            select l.suspect
+            from ready_tasks as r
+            inner join lanes as l on l.lane_id = r.lane_id
+            where r.task_id = %(task_id)s::uuid
+            limit 1
+        ), false
+    ) as suspect;

@@ -1,0 +1,154 @@
+-- name: session_open :one SessionOpened
+-- Opens a session, and remembers the worker and its handlers.
+-- Invariants: none. Locks: the worker's row. Index: workers_pkey.
+with known as (
+    insert into workers (namespace_id, name, sdk, sdk_version, app_version)
+    values (
+        %(namespace_id)s::integer, %(worker)s::text, %(sdk)s::text, %(sdk_version)s::text,
+        %(app_version)s::text
+    )
+    on conflict (namespace_id, name) do update
+        set
+            sdk = excluded.sdk,
+            sdk_version = excluded.sdk_version,
+            app_version = excluded.app_version
+)
+insert into sessions (namespace_id, worker, secret_hash, handlers, slots)
+values (
+    %(namespace_id)s::integer, %(worker)s::text, %(secret_hash)s::bytea, %(handlers)s::jsonb,
+    %(slots)s::jsonb
+)
+returning session_id::text, epoch;
+
+-- name: session_resume :many SessionOpened
+-- Goes on with a session that is not closed: raises its epoch, so that the server which had it
+-- can no longer act for it. No row: there is no such session, or the secret is another's.
+-- Invariants: INV-04. Locks: the session. Index: sessions_pkey.
+update sessions
+set
+    epoch = epoch + 1,
+    handlers = %(handlers)s::jsonb,
+    slots = %(slots)s::jsonb,
+    receiving = true,
+    seen_at = now()
+where
+    session_id = %(session_id)s::uuid
+    and namespace_id = %(namespace_id)s::integer
+    and secret_hash = %(secret_hash)s::bytea
+    and closed_at is null
+returning session_id::text, epoch;
+
+-- name: session_close :exec
+-- Closes a session of the epoch that the server holds.
+-- Invariants: INV-04. Locks: the session. Index: sessions_pkey.
+update sessions
+set
+    closed_at = now(),
+    receiving = false
+where
+    session_id = %(session_id)s::uuid and epoch = %(epoch)s::integer and closed_at is null;
+
+-- name: session_touch :exec
+-- Notes which sessions of this server are alive, and which of them take tasks.
+-- Invariants: none. Locks: sessions, skipping locked ones. Index: sessions_pkey.
+update sessions as s
+set
+    seen_at = now(),
+    receiving = i.receiving,
+    slots = i.slots
+from unnest(
+    %(session_ids)s::uuid [], %(epochs)s::integer [], %(receivings)s::boolean [],
+    %(slots)s::jsonb []
+) as i (session_id, epoch, receiving, slots)
+where s.session_id = i.session_id and s.epoch = i.epoch and s.closed_at is null;
+
+-- name: session_close_lost :exec
+-- Closes sessions that nobody has heard from for ten minutes and that hold no lease.
+-- Invariants: none. Locks: the sessions. Index: sessions_seen_idx, leases_session_idx.
+update sessions as s
+set
+    closed_at = now(),
+    receiving = false
+where
+    s.closed_at is null
+    and s.seen_at < now() - interval '10 minutes'
+    and not exists (select 1 from leases as l where l.session_id = s.session_id);
+
+-- name: session_list :many SessionRow
+-- Lists the open sessions of a namespace. A session that was not heard from for 15 seconds is not
+-- receiving, whatever its server said last.
+-- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx.
+select
+    s.session_id::text,
+    s.worker,
+    w.sdk,
+    w.sdk_version,
+    w.app_version,
+    s.handlers,
+    s.slots,
+    s.opened_at,
+    s.seen_at,
+    s.receiving and s.seen_at > now() - interval '15 seconds' as receiving,
+    coalesce(
+        (select sum(l.remaining) from leases as l where l.session_id = s.session_id), 0
+    )::integer as held_count
+from sessions as s
+inner join workers as w on w.namespace_id = s.namespace_id and w.name = s.worker
+where s.namespace_id = %(namespace_id)s::integer and s.closed_at is null
+order by s.worker, s.session_id;
+
+-- name: lease_renew :many LeaseRenewed
+-- Gives leases their full duration again. A lease that is not returned is lost.
+-- Invariants: INV-08. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey.
+with held as materialized (
+    select l.lease_id
+    from unnest(%(lease_ids)s::uuid [], %(secrets)s::bytea []) as i (lease_id, secret)
+    inner join leases as l on l.lease_id = i.lease_id and l.secret = i.secret
+    order by l.lease_id
+    for no key update of l
+)
+update leases as l
+set expires_at = now() + %(lease_ms)s::bigint * interval '1 millisecond'
+where l.lease_id = any(array(select lease_id from held))
+returning l.lease_id::text;
+
+-- name: lease_start :exec
+-- Notes that handlers of a lease have started.
+-- Invariants: none. Locks: the lease, NO KEY UPDATE. Index: leases_pkey.
+update leases as l
+set
+    started_task_ids = l.started_task_ids || n.task_ids,
+    started_at = l.started_at || n.started_at
+from (
+    select
+        i.lease_id,
+        array_agg(i.task_id) as task_ids,
+        array_agg(now() - i.run_ms * interval '1 millisecond') as started_at
+    from unnest(%(lease_ids)s::uuid [], %(task_ids)s::uuid [], %(run_ms)s::float8 [])
+        as i (lease_id, task_id, run_ms)
+    group by i.lease_id
+) as n
+where l.lease_id = n.lease_id;
+
+-- name: session_poll :many SessionOpened
+-- Finds the session of a worker that polls, and notes that it is alive. Such a session has no
+-- secret and cannot be resumed; it goes on by the worker's name.
+-- Invariants: none. Locks: the session. Index: sessions_open_idx.
+update sessions
+set
+    seen_at = now(),
+    handlers = %(handlers)s::jsonb,
+    slots = %(slots)s::jsonb
+where
+    namespace_id = %(namespace_id)s::integer
+    and worker = %(worker)s::text
+    and secret_hash = %(secret_hash)s::bytea
+    and closed_at is null
+returning session_id::text, epoch;
+
+-- name: session_held :one SessionHeld
+-- Says whether a session holds anything.
+-- Invariants: none. Locks: none. Index: leases_session_idx.
+select exists (
+    select 1 from leases as l where l.session_id = %(session_id)s::uuid
+) as holding;

@@ -1,0 +1,61 @@
+-- name: timer_fire :many TimerFired
+-- Makes tasks ready whose time has come: deletes their timers and inserts them at the end of
+-- their lanes, in the order of their times.
+-- Invariants: INV-07, INV-08, INV-12. Locks: timers FOR UPDATE SKIP LOCKED. Index: timers_pkey.
+with due as materialized (
+    select w.ctid as place
+    from timers as w
+    where w.fire_at <= coalesce(%(now)s::timestamptz, now())
+    order by w.fire_at, w.timer_id
+    limit %(timer_count_max)s::integer
+    for update of w skip locked
+),
+fired as materialized (
+    delete from timers as w
+    where w.ctid = any(array(select place from due))
+    returning
+        w.fire_at, w.timer_id, w.run_id, w.task_id, w.lane_id, w.rank, w.attempt, w.delivery,
+        w.lost_count
+)
+insert into ready_tasks (lane_id, rank, run_id, task_id, attempt, delivery, lost_count)
+select
+    lane_id,
+    rank,
+    run_id,
+    task_id,
+    attempt,
+    delivery,
+    lost_count
+from fired
+order by fire_at, timer_id
+returning lane_id, rank;
+
+-- name: due :one Due
+-- Says, in one cheap statement, what there is to do for all loops of a server: so an idle server
+-- asks once a second. `ready_lane_ids` are the lanes, of those the server's workers can serve,
+-- that hold a task.
+-- Invariants: INV-10. Locks: none. Index: leases_expires_idx, timers_pkey,
+-- cancel_requests_deadline_idx, lanes_identity_unique, ready_tasks_pkey.
+select
+    exists (
+        select 1 from leases as l where l.expires_at < coalesce(%(now)s::timestamptz, now())
+    ) as lease_expired,
+    (
+        select extract(epoch from min(w.fire_at) - coalesce(%(now)s::timestamptz, now())) * 1000
+        from timers as w
+    )::bigint as timer_due_ms,
+    exists (
+        select 1
+        from cancel_requests as c
+        where c.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    ) as cancel_overdue,
+    exists (select 1 from cancel_requests as c) as cancel_requested,
+    array(
+        select l.lane_id
+        from unnest(
+            %(namespace_ids)s::integer [], %(queues)s::text [], %(names)s::text []
+        ) as i (namespace_id, queue, name)
+        inner join lanes as l
+            on l.namespace_id = i.namespace_id and l.queue = i.queue and l.name = i.name
+        where exists (select 1 from ready_tasks as r where r.lane_id = l.lane_id)
+    ) as ready_lane_ids;

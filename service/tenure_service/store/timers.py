@@ -1,0 +1,31 @@
+"""Timers, and the one question of what is due."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tenure_service.store import arrays, rows, statements
+from tenure_service.store.database import Conn
+
+
+def fire(conn: Conn, timer_count_max: int, *, now: datetime | None = None) -> list[rows.TimerFired]:
+    """Makes tasks ready whose time has come; gives their lanes."""
+    parameters = {"timer_count_max": timer_count_max, "now": now}
+    return statements.many(conn, "timer_fire", rows.TimerFired, parameters)
+
+
+def due(
+    conn: Conn, served: Sequence[tuple[int, str, str]], *, now: datetime | None = None
+) -> rows.Due:
+    """Says what there is to do; `served` lists (namespace, queue, task name) of the workers."""
+    parameters = {
+        "namespace_ids": arrays.numbers(namespace_id for namespace_id, _, _ in served),
+        "queues": [queue for _, queue, _ in served],
+        "names": [name for _, _, name in served],
+        "now": now,
+    }
+    return statements.one(conn, "due", rows.Due, parameters)
+
+
+def clock(conn: Conn) -> rows.ClockRow:
+    """Tells the database's time."""
+    return statements.one(conn, "clock", rows.ClockRow, {})

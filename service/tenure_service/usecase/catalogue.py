@@ -1,0 +1,144 @@
+"""What a server remembers of things that never change once they stand: lanes, policies, namespaces.
+
+Each is created in a transaction of its own before anything refers to it, so that what is remembered
+here exists. Overrides do change; they are read again every few seconds.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final, Generic, TypeVar
+
+from tenure_service.engine.errors import Reason, TenureError
+from tenure_service.engine.policy import PartialPolicy, Policy
+from tenure_service.store import registry, rows
+from tenure_service.store.database import Database
+from tenure_service.store.registry import Lane
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_REMEMBERED_MAX: Final = 100_000
+_OVERRIDES_SECONDS: Final = 5.0
+
+
+class _Remembered(Generic[K, V]):
+    """A bounded map that several threads fill; forgets everything when it is full."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        return self._values.get(key)
+
+    def update(self, values: Mapping[K, V]) -> None:
+        with self._lock:
+            if len(self._values) + len(values) > _REMEMBERED_MAX:
+                self._values = {}
+            self._values |= values
+
+    def fill(self, keys: Iterable[K], load: Callable[[list[K]], Mapping[K, V]]) -> dict[K, V]:
+        """Gives the values of the keys, loading those that are not remembered in one call."""
+        wanted = set(keys)
+        found = {key: value for key in wanted if (value := self._values.get(key)) is not None}
+        missing = [key for key in wanted if key not in found]
+        if missing:
+            loaded = load(missing)
+            self.update(loaded)
+            found |= loaded
+        return found
+
+
+class Catalogue:
+    """Lanes, policies, namespaces and overrides of one database, remembered by one process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lane_ids: _Remembered[Lane, int] = _Remembered()
+        self._lanes: _Remembered[int, Lane] = _Remembered()
+        self._policy_ids: _Remembered[bytes, int] = _Remembered()
+        self._policies: _Remembered[int, Policy] = _Remembered()
+        self._namespace_ids: _Remembered[str, int] = _Remembered()
+        self._overrides: dict[tuple[int, str], PartialPolicy] = {}
+        self._overrides_read_at = float("-inf")
+
+    def namespace_id(self, name: str) -> int:
+        """Gives the id of a namespace.
+
+        Raises:
+            TenureError: NOT_REGISTERED.
+        """
+        namespace_id = self._namespace_ids.get(name)
+        if namespace_id is None:
+            self._namespace_ids.update({row.name: row.namespace_id for row in self.namespaces()})
+            namespace_id = self._namespace_ids.get(name)
+        if namespace_id is None:
+            raise TenureError(
+                Reason.NOT_REGISTERED,
+                f"no namespace {name!r}; create it with `tenure namespace create`",
+                metadata={"kind": "namespace", "name": name},
+            )
+        return namespace_id
+
+    def namespaces(self) -> list[rows.NamespaceRow]:
+        """Lists all namespaces."""
+        return self._database.transact(registry.namespaces)
+
+    def lane_ids(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        """Gives the ids of lanes, creating those that do not stand."""
+
+        def load(missing: list[Lane]) -> dict[Lane, int]:
+            created = self._database.transact(lambda conn: registry.create_lanes(conn, missing))
+            self._lanes.update({lane_id: lane for lane, lane_id in created.items()})
+            return created
+
+        return self._lane_ids.fill(lanes, load)
+
+    def lanes(self, lane_ids: Iterable[int]) -> dict[int, Lane]:
+        """Gives what lanes are."""
+        return self._lanes.fill(
+            lane_ids,
+            lambda missing: self._database.transact(
+                lambda conn: registry.read_lanes(conn, missing)
+            ),
+        )
+
+    def suspect_lane_id(self, lane_id: int) -> int:
+        """Gives the lane beside this one that holds tasks suspected of killing their workers."""
+        lane = self.lanes([lane_id])[lane_id]._replace(suspect=True)
+        return self.lane_ids([lane])[lane]
+
+    def policy_ids(self, policies: Iterable[Policy]) -> dict[Policy, int]:
+        """Gives the ids of policies, storing those that do not stand."""
+        by_digest = {policy.digest(): policy for policy in set(policies)}
+        ids = self._policy_ids.fill(
+            by_digest,
+            lambda missing: self._database.transact(
+                lambda conn: registry.create_policies(conn, [by_digest[key] for key in missing])
+            ),
+        )
+        return {policy: ids[digest] for digest, policy in by_digest.items()}
+
+    def policies(self, policy_ids: Iterable[int]) -> dict[int, Policy]:
+        """Gives what policies say."""
+        return self._policies.fill(
+            policy_ids,
+            lambda missing: self._database.transact(
+                lambda conn: registry.read_policies(conn, missing)
+            ),
+        )
+
+    def override(self, namespace_id: int, name: str) -> PartialPolicy | None:
+        """Gives the operator's override of a task name, a few seconds old at most."""
+        if time.monotonic() - self._overrides_read_at > _OVERRIDES_SECONDS:
+            self.forget_overrides()
+        return self._overrides.get((namespace_id, name))
+
+    def forget_overrides(self) -> None:
+        """Reads the overrides again."""
+        found = self._database.transact(registry.overrides)
+        self._overrides = {
+            (row.namespace_id, row.name): PartialPolicy.from_json(row.override) for row in found
+        }
+        self._overrides_read_at = time.monotonic()

@@ -1,0 +1,285 @@
+"""Enqueueing: many calls in one transaction, each item answered for itself.
+
+Ids are made first. Then request ids are claimed (a call that was answered before is answered the
+same and stores nothing), then idempotency keys (an item whose key stands is answered by its task),
+then everything that is left is stored in one statement. Holds INV-06, INV-07, INV-09.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure_service.engine.errors import Reason, TenureError
+from tenure_service.engine.policy import PartialPolicy, resolve
+from tenure_service.engine.tokens import task_id_text
+from tenure_service.store import keys, tasks
+from tenure_service.store.database import Conn, Database
+from tenure_service.store.registry import Lane
+from tenure_service.usecase.catalogue import Catalogue
+
+_KIND = "ENQUEUE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A task to enqueue, with everything within its limits."""
+
+    name: str
+    queue: str
+    input: bytes
+    input_encoding: str | None = None
+    input_schema: str | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+    key: str | None = None
+    key_ms: int = 0
+    lane_key: str = ""
+    policy: PartialPolicy | None = None
+    declared: PartialPolicy | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The items of one call; `digest` tells whether a repeated request id is the same call."""
+
+    namespace_id: int
+    items: Sequence[Item]
+    request_id: str | None = None
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued:
+    """A stored task, and the lane it waits in; `lane_id` is None if nobody has to be woken."""
+
+    task_id: str
+    existing: bool = False
+    lane_id: int | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+
+
+Answer = Enqueued | TenureError
+
+
+@dataclass(slots=True)
+class _Pending:
+    """One item on its way through the transaction."""
+
+    call: int
+    place: int
+    item: Item
+    task: tasks.NewTask
+    task_id: str = ""
+
+
+def enqueue(
+    database: Database,
+    catalogue: Catalogue,
+    calls: Sequence[Call],
+    *,
+    now: datetime | None = None,
+) -> list[list[Answer] | TenureError]:
+    """Enqueues the items of many calls in one transaction.
+
+    Returns:
+        For each call its answers in the order of its items, or the error of the whole call
+        (REQUEST_ID_REUSED).
+    """
+    prepared = _prepare(catalogue, calls)
+    return database.transact(lambda conn: _store(conn, calls, prepared, now))
+
+
+def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
+    """Resolves lanes and policies, each set in one look-up."""
+    items = [
+        (number, place, call.namespace_id, item)
+        for number, call in enumerate(calls)
+        for place, item in enumerate(call.items)
+    ]
+    lanes = [Lane(ns, item.queue, item.name, item.lane_key) for _, _, ns, item in items]
+    lane_ids = catalogue.lane_ids(lanes)
+    policies = [
+        resolve(item.policy, catalogue.override(ns, item.name), item.declared)
+        for _, _, ns, item in items
+    ]
+    policy_ids = catalogue.policy_ids(policies)
+    return [
+        _Pending(
+            call=number,
+            place=place,
+            item=item,
+            task=tasks.NewTask(
+                namespace_id=namespace_id,
+                lane_id=lane_ids[lane],
+                policy_id=policy_ids[policy],
+                priority=item.priority,
+                input=item.input,
+                input_encoding=item.input_encoding,
+                input_schema=item.input_schema,
+                key=item.key,
+                traceparent=item.traceparent,
+                delay_ms=item.delay_ms,
+            ),
+        )
+        for (number, place, namespace_id, item), lane, policy in zip(
+            items, lanes, policies, strict=True
+        )
+    ]
+
+
+def _store(
+    conn: Conn, calls: Sequence[Call], prepared: Sequence[_Pending], now: datetime | None
+) -> list[list[Answer] | TenureError]:
+    for pending, task_id in zip(prepared, tasks.make_ids(conn, len(prepared)), strict=True):
+        pending.task_id = task_id
+    answers: list[list[Answer | None] | TenureError] = [[None] * len(c.items) for c in calls]
+    repeated = _claim_requests(conn, calls, prepared)
+    for number, answer in repeated.items():
+        answers[number] = answer
+    fresh = [pending for pending in prepared if pending.call not in repeated]
+    standing = _claim_keys(conn, [pending for pending in fresh if pending.item.key], now)
+    stored: list[_Pending] = []
+    for pending in fresh:
+        slots = answers[pending.call]
+        if isinstance(slots, TenureError):
+            continue
+        answer = standing.get(id(pending))
+        if answer is None:
+            stored.append(pending)
+            answer = Enqueued(
+                task_id=pending.task_id,
+                lane_id=pending.task.lane_id,
+                priority=pending.item.priority,
+                delay_ms=pending.item.delay_ms,
+            )
+        slots[pending.place] = answer
+    if stored:
+        tasks.insert(conn, [p.task_id for p in stored], [p.task for p in stored], now=now)
+    return [
+        slots if isinstance(slots, TenureError) else [slot for slot in slots if slot is not None]
+        for slots in answers
+    ]
+
+
+def _claim_requests(
+    conn: Conn, calls: Sequence[Call], prepared: Sequence[_Pending]
+) -> dict[int, list[Answer | None] | TenureError]:
+    """Gives the answers of calls whose request id was used before, by number of the call.
+
+    What a call answers is fixed before keys are looked at, so an item that its key answered is
+    answered by its key again.
+    """
+    numbered = [(number, call) for number, call in enumerate(calls) if call.request_id is not None]
+    if not numbered:
+        return {}
+    ids: dict[int, list[str]] = {number: [] for number, _ in numbered}
+    for pending in prepared:
+        if pending.call in ids:
+            ids[pending.call].append(pending.task_id)
+    requests = [
+        keys.NewRequest(
+            namespace_id=call.namespace_id,
+            request_id=call.request_id or "",
+            kind=_KIND,
+            digest=call.digest,
+            ids=ids[number],
+        )
+        for number, call in numbered
+    ]
+    claimed = keys.claim_requests(conn, requests)
+    repeated: list[tuple[int, keys.NewRequest]] = []
+    for (number, _), request in zip(numbered, requests, strict=True):
+        name = (request.namespace_id, request.request_id)
+        if name in claimed:
+            # The same id twice in one batch: the first has it, the second repeats the first.
+            claimed.discard(name)
+        else:
+            repeated.append((number, request))
+    if not repeated:
+        return {}
+    known = keys.read_requests(conn, [request for _, request in repeated])
+    return {
+        number: _repeat(request, known[request.namespace_id, request.request_id], calls[number])
+        for number, request in repeated
+    }
+
+
+def _repeat(
+    request: keys.NewRequest, row: keys.rows.RequestRow, call: Call
+) -> list[Answer | None] | TenureError:
+    if row.kind != request.kind or row.digest != request.digest:
+        return TenureError(
+            Reason.REQUEST_ID_REUSED,
+            f"request_id {request.request_id} was used for another call",
+            metadata={"request_id": request.request_id},
+        )
+    ids = keys.unpack(row.answer)
+    return [Enqueued(task_id=task_id) for task_id in ids[: len(call.items)]]
+
+
+def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> dict[int, Answer]:
+    """Gives the answers of items whose key stands, by identity of the item."""
+    if not keyed:
+        return {}
+    wanted = [(pending, _new_key(pending)) for pending in keyed]
+    claimed = keys.claim(conn, [key for _, key in wanted], now=now)
+    left = [(pending, key) for pending, key in wanted if key.task_id not in claimed]
+    if not left:
+        return {}
+    rows = keys.lock(conn, [key for _, key in left], now=now)
+    answers: dict[int, Answer] = {}
+    taken_over: dict[tuple[int, str], keys.NewKey] = {}
+    for pending, key in left:
+        name = (key.namespace_id, key.key)
+        row = rows[name]
+        if row.expired and name not in taken_over:
+            taken_over[name] = key
+            continue
+        current = taken_over.get(name)
+        answers[id(pending)] = _standing(key, row) if current is None else _same(key, current)
+    if taken_over:
+        keys.take_over(conn, list(taken_over.values()), now=now)
+    return answers
+
+
+def _new_key(pending: _Pending) -> keys.NewKey:
+    item = pending.item
+    hashed = hashlib.sha256(item.input)
+    hashed.update(b"\x00" + (item.input_encoding or "json").encode())
+    return keys.NewKey(
+        namespace_id=pending.task.namespace_id,
+        key=item.key or "",
+        task_id=pending.task_id,
+        name=item.name,
+        input_hash=hashed.digest(),
+        key_ms=item.key_ms,
+    )
+
+
+def _standing(key: keys.NewKey, row: keys.rows.KeyRow) -> Answer:
+    if row.name == key.name and row.input_hash == key.input_hash:
+        return Enqueued(task_id=task_id_text(row.run_id, row.task_id), existing=True)
+    return _taken(key, row.name, task_id_text(row.run_id, row.task_id))
+
+
+def _same(key: keys.NewKey, current: keys.NewKey) -> Answer:
+    if current.name == key.name and current.input_hash == key.input_hash:
+        return Enqueued(task_id=current.task_id, existing=True)
+    return _taken(key, current.name, current.task_id)
+
+
+def _taken(key: keys.NewKey, existing_name: str, existing_task_id: str) -> TenureError:
+    what = "another input" if existing_name == key.name else f"a task {existing_name!r}"
+    return TenureError(
+        Reason.KEY_TAKEN,
+        f"key {key.key!r} stands for {what} ({existing_task_id}), not for this {key.name!r}",
+        metadata={
+            "key": key.key,
+            "name": key.name,
+            "existing_name": existing_name,
+            "existing_task_id": existing_task_id,
+        },
+    )

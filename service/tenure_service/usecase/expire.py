@@ -1,0 +1,92 @@
+"""Leases that run out, sessions that end, and timers that fire.
+
+Every hand-out of an expired lease that had not ended is lost: the DELIVERY says so, the task goes
+back. A lease is live while its row exists, so a report that comes before this sweep is recorded,
+however late it is. Holds INV-07, INV-08, INV-12.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from tenure_service.engine.states import Outcome
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store import leases, rows, sessions, timers
+from tenure_service.store.database import Conn, Database
+from tenure_service.usecase import end
+from tenure_service.usecase.catalogue import Catalogue
+
+_LEASES_A_PASS = 20
+_TIMERS_A_PASS = 500
+
+
+def expire(
+    database: Database, catalogue: Catalogue, *, now: datetime | None = None
+) -> end.Ends | None:
+    """Ends what is left of some expired leases; None if there were none to lock."""
+
+    def work(conn: Conn) -> end.Ends | None:
+        locked = leases.lock_expired(conn, _LEASES_A_PASS, now=now)
+        return _end_locked(conn, catalogue, locked, Outcome.LOST, now) if locked else None
+
+    return database.transact(work)
+
+
+def release_session(
+    database: Database, catalogue: Catalogue, session_id: str, epoch: int
+) -> end.Ends | None:
+    """Closes a session and gives back, unspent, what it held; None if it is another server's."""
+
+    def work(conn: Conn) -> end.Ends | None:
+        if not sessions.close(conn, session_id, epoch):
+            return None
+        locked = leases.lock_session(conn, session_id)
+        return _end_locked(conn, catalogue, locked, Outcome.RELEASED, None)
+
+    return database.transact(work)
+
+
+def lose_unheld(
+    database: Database, catalogue: Catalogue, session_id: str, kept_lease_ids: Sequence[str]
+) -> end.Ends:
+    """Ends the leases of a resumed session that its worker does not know of."""
+
+    def work(conn: Conn) -> end.Ends:
+        locked = leases.lock_session(conn, session_id, kept_lease_ids=kept_lease_ids)
+        return _end_locked(conn, catalogue, locked, Outcome.LOST, None)
+
+    return database.transact(work)
+
+
+def lose(database: Database, catalogue: Catalogue, lease_ids: Sequence[str]) -> end.Ends:
+    """Ends leases whose assignments were never accepted."""
+
+    def work(conn: Conn) -> end.Ends:
+        locked = leases.lock(conn, sorted(lease_ids))
+        return _end_locked(conn, catalogue, locked, Outcome.LOST, None)
+
+    return database.transact(work)
+
+
+def fire_timers(database: Database, *, now: datetime | None = None) -> list[rows.TimerFired]:
+    """Makes some tasks ready whose time has come."""
+    return database.transact(lambda conn: timers.fire(conn, _TIMERS_A_PASS, now=now))
+
+
+def _end_locked(
+    conn: Conn,
+    catalogue: Catalogue,
+    locked: Sequence[rows.LeaseRow],
+    outcome: Outcome,
+    now: datetime | None,
+) -> end.Ends:
+    endings = [
+        end.Ending(
+            lease_id=lease.lease_id,
+            secret=None,
+            key=TaskKey(run_id, task_id),
+            outcome=outcome,
+        )
+        for lease in locked
+        for run_id, task_id in zip(lease.run_ids, lease.task_ids, strict=True)
+    ]
+    return end.end(conn, catalogue, endings, locked=locked, now=now)

@@ -1,0 +1,68 @@
+"""Handing out tasks: picks of several sessions from several lanes, in one transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tenure_service.engine.policy import Policy
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store import deliveries, leases, rows
+from tenure_service.store.database import Conn, Database
+from tenure_service.store.leases import Pick
+from tenure_service.usecase.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one pick took: tasks under one lease, with their policies and left details."""
+
+    pick: Pick
+    tasks: list[rows.LeasedTask]
+    policies: dict[int, Policy]
+    details: dict[str, rows.DetailsRow]
+
+
+def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> list[Grant]:
+    """Leases tasks for each pick, in the order of the picks; one may come back empty."""
+
+    def work(conn: Conn) -> list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]]:
+        return [take(conn, pick) for pick in picks]
+
+    taken = database.transact(work)
+    return [
+        Grant(pick, tasks, catalogue.policies({task.policy_id for task in tasks}), details)
+        for pick, (tasks, details) in zip(picks, taken, strict=True)
+    ]
+
+
+def take(conn: Conn, pick: Pick) -> tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]:
+    """Leases tasks for one pick inside the caller's transaction, with what was left for them."""
+    tasks = leases.take(conn, pick)
+    again = [
+        (TaskKey(task.run_id, task.task_id), task.delivery - 1)
+        for task in tasks
+        if task.delivery > 1
+    ]
+    return tasks, deliveries.details(conn, again) if again else {}
+
+
+def heads(database: Database, lane_ids: Sequence[int]) -> list[rows.LaneHead]:
+    """Finds the first waiting task of each lane, the most urgent lane first."""
+    return database.transact(lambda conn: leases.heads(conn, lane_ids))
+
+
+def renew(
+    database: Database,
+    tokens: Sequence[tuple[str, bytes]],
+    started: Sequence[tuple[str, str, float]],
+    lease_ms: int,
+) -> set[str]:
+    """Renews leases and notes started handlers; gives the ids of the leases that live on."""
+
+    def work(conn: Conn) -> set[str]:
+        alive = leases.renew(conn, tokens, lease_ms) if tokens else set()
+        # A handler may be said to have started under a lease that this call does not renew.
+        if started:
+            leases.start(conn, started)
+        return alive
+
+    return database.transact(work)

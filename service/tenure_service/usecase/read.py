@@ -1,0 +1,189 @@
+"""Reading tasks: one, some, those of a state, and why one stands where it stands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure_service.engine.errors import not_found
+from tenure_service.engine.policy import Policy
+from tenure_service.engine.states import TaskState
+from tenure_service.engine.tokens import TaskKey, task_id_text
+from tenure_service.store import rows, tasks
+from tenure_service.store.database import Conn, Database
+from tenure_service.usecase.catalogue import Catalogue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """A task and the policy it was enqueued with."""
+
+    row: rows.TaskRow
+    policy: Policy
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task stands."""
+        return TaskState(self.row.state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a task stands where it stands, the most important reason first."""
+
+    state: TaskState
+    reasons: list[str]
+    ahead_count: int
+    worker_count: int
+    ready_at: datetime | None
+
+
+def get(
+    database: Database,
+    catalogue: Catalogue,
+    namespace_id: int,
+    key: TaskKey,
+    *,
+    include_payloads: bool,
+) -> tuple[TaskView, list[rows.DeliveryRow]]:
+    """Reads one task and its deliveries.
+
+    Raises:
+        TenureError: TASK_NOT_FOUND.
+    """
+
+    def work(conn: Conn) -> tuple[list[rows.TaskRow], list[rows.DeliveryRow]]:
+        found = tasks.read(conn, namespace_id, [key], include_payloads=include_payloads)
+        return found, tasks.deliveries(conn, key) if found else []
+
+    found, deliveries = database.transact(work)
+    if not found:
+        raise not_found(task_id_text(*key))
+    return _views(catalogue, found)[0], deliveries
+
+
+def list_tasks(
+    database: Database,
+    catalogue: Catalogue,
+    namespace_id: int,
+    state: TaskState,
+    *,
+    queue: str | None,
+    name: str | None,
+    before: str | None,
+    row_count_max: int,
+) -> list[TaskView]:
+    """Lists tasks of a state, newest first; one that leaves it meanwhile is left out."""
+
+    def work(conn: Conn) -> list[rows.TaskRow]:
+        keys = tasks.list_keys(
+            conn,
+            namespace_id,
+            state,
+            queue=queue,
+            name=name,
+            before=before,
+            row_count_max=row_count_max,
+        )
+        return tasks.read(conn, namespace_id, keys, include_payloads=False) if keys else []
+
+    found = database.transact(work)
+    return _views(catalogue, found)
+
+
+def results(
+    database: Database, wanted: Sequence[tuple[int, TaskKey]]
+) -> dict[tuple[int, str], rows.TaskResultRow]:
+    """Reads how tasks were over; see `store.tasks.results`."""
+    return database.transact(lambda conn: tasks.results(conn, wanted))
+
+
+def explain(
+    database: Database, catalogue: Catalogue, namespace_id: int, key: TaskKey
+) -> Explanation:
+    """Says why a task stands where it stands.
+
+    Raises:
+        TenureError: TASK_NOT_FOUND.
+    """
+
+    def work(conn: Conn) -> tuple[list[rows.TaskRow], rows.ExplainRow | None]:
+        found = tasks.read(conn, namespace_id, [key], include_payloads=False)
+        if not found:
+            return found, None
+        around = tasks.explain(
+            conn, namespace_id, task_id=key.task_id, name=found[0].name, queue=found[0].queue
+        )
+        return found, around
+
+    found, around = database.transact(work)
+    if around is None:
+        raise not_found(task_id_text(*key))
+    view = _views(catalogue, found)[0]
+    return Explanation(
+        state=view.state,
+        reasons=_reasons(view, around),
+        ahead_count=around.ahead_count,
+        worker_count=around.worker_count,
+        ready_at=view.row.ready_at,
+    )
+
+
+def _views(catalogue: Catalogue, found: Sequence[rows.TaskRow]) -> list[TaskView]:
+    policies = catalogue.policies({row.policy_id for row in found})
+    return [TaskView(row=row, policy=policies[row.policy_id]) for row in found]
+
+
+def _reasons(view: TaskView, around: rows.ExplainRow) -> list[str]:
+    row = view.row
+    state = view.state
+    reasons: list[str] = []
+    if state is TaskState.DELAYED:
+        reasons.append(f"It was enqueued with a delay, until {row.ready_at:%Y-%m-%d %H:%M:%S %Z}.")
+    elif state is TaskState.BACKOFF:
+        reasons.append(
+            f"Attempt {row.attempt} of {view.policy.max_attempts} ended without success; "
+            f"the next one waits until {row.ready_at:%Y-%m-%d %H:%M:%S %Z}."
+        )
+    elif state in (TaskState.LEASED, TaskState.RUNNING):
+        doing = "runs on" if state is TaskState.RUNNING else "was handed to"
+        reasons.append(f"It {doing} worker {row.worker!r}, attempt {row.attempt}.")
+    elif state is TaskState.READY:
+        reasons += _ready_reasons(row, around)
+    else:
+        reasons.append(f"It is over: {state}, since {row.ended_at:%Y-%m-%d %H:%M:%S %Z}.")
+    if row.cancel_requested:
+        reasons.append("Its cancellation was requested.")
+    if row.failure is not None:
+        reasons.append(f"Last failure: {row.failure.get('type')}: {row.failure.get('message')}")
+    if row.lost_count:
+        reasons.append(f"It was lost with its worker {row.lost_count} time(s).")
+    return reasons
+
+
+def _ready_reasons(row: rows.TaskRow, around: rows.ExplainRow) -> list[str]:
+    reasons: list[str] = []
+    if around.paused_at is not None:
+        reasons.append(
+            f"Queue {row.queue!r} is paused since {around.paused_at:%Y-%m-%d %H:%M:%S %Z}."
+        )
+    if around.worker_count == 0 and not around.registered:
+        reasons.append(
+            f"No worker ever registered a task named {row.name!r}; is the name right, and does the "
+            "worker's app define it?"
+        )
+    elif around.worker_count == 0:
+        reasons.append(f"No worker serves {row.name!r} on queue {row.queue!r} now.")
+    if around.suspect:
+        reasons.append(
+            "It lost its worker more than once, so it is handed out alone, to a worker that holds "
+            "nothing else."
+        )
+    if around.ahead_count:
+        more = " or more" if around.ahead_count >= 10_000 else ""
+        reasons.append(f"{around.ahead_count}{more} task(s) stand before it in its lane.")
+    if not reasons:
+        reasons.append(
+            f"It is next in its lane; {around.worker_count} worker(s) serve it and take it as "
+            "soon as one has a free slot."
+        )
+    return reasons

@@ -1,0 +1,37 @@
+"""Reports of workers: the fast path for outputs, the careful form for everything else."""
+
+from collections.abc import Sequence
+
+from tenure_service.store import leases
+from tenure_service.store.database import Conn, Database, DataRefused
+from tenure_service.store.leases import Completion
+from tenure_service.usecase import end
+from tenure_service.usecase.catalogue import Catalogue
+
+
+class _Disagreement(Exception):
+    """The fast path ended fewer hand-outs than it was given; nothing of it is kept."""
+
+
+def complete(database: Database, completions: Sequence[Completion]) -> bool:
+    """Records outputs of hand-outs that this server made, in one statement.
+
+    Returns:
+        True if all are recorded. False if nothing is: a lease is gone or a hand-out had ended, and
+        the careful form must tell which.
+    """
+
+    def work(conn: Conn) -> None:
+        if leases.complete(conn, completions) != len(completions):
+            raise _Disagreement
+
+    try:
+        database.transact(work)
+    except (_Disagreement, DataRefused):
+        return False
+    return True
+
+
+def end_all(database: Database, catalogue: Catalogue, endings: Sequence[end.Ending]) -> end.Ends:
+    """Ends hand-outs in one transaction, by the careful form."""
+    return database.transact(lambda conn: end.end(conn, catalogue, endings))
