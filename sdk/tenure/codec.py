@@ -39,6 +39,8 @@ _CONFIG = pydantic.ConfigDict(
     ser_json_inf_nan="constants",
     arbitrary_types_allowed=False,
 )
+# Not more: the values of lists and dicts would have to be looked at.
+_PLAIN_TYPES: tuple[type, ...] = (str, int, float, bool)
 _encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
@@ -55,6 +57,8 @@ class ValueCodec(Generic[T]):
     def __init__(self, annotation: Any, where: str) -> None:
         self._where = where
         self._takes_none = annotation is None or annotation is type(None) or annotation is Any
+        # Types of values that are JSON as they are, and need no check.
+        self._plain_type = annotation if annotation in _PLAIN_TYPES else None
         self._adapter = _adapter(annotation, where)
 
     def encode(self, value: T) -> bytes:
@@ -66,6 +70,8 @@ class ValueCodec(Generic[T]):
         if value is None and self._takes_none:
             return b"null"
         try:
+            if type(value) is self._plain_type:
+                return _encode_json(value).encode()
             (plain,) = self._adapter.serializer.to_python((value,), mode="json", warnings="error")
             return _encode_json(plain).encode()
         except Exception as exc:

@@ -74,7 +74,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 12
     """The server has more work than it can buffer. Status RESOURCE_EXHAUSTED, with RetryInfo."""
     ERROR_REASON_PAYLOAD_TOO_LARGE: _ErrorReason.ValueType  # 13
-    """A payload or a message is larger than its limit. Status RESOURCE_EXHAUSTED, without RetryInfo:
+    """A payload or a message is larger than its limit. Status RESOURCE_EXHAUSTED without RetryInfo:
     the same call can never succeed. Metadata: `size_bytes`, `limit_bytes`.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 14
@@ -82,7 +82,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 15
     """PostgreSQL cannot be reached or does not take writes. Status UNAVAILABLE, with RetryInfo."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 16
-    """The server is stopping. Status UNAVAILABLE, with RetryInfo. Another server may be tried at once."""
+    """The server is stopping. Status UNAVAILABLE, with RetryInfo. Another server may be tried now."""
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 17
     """No credentials, or unknown ones. Status UNAUTHENTICATED."""
     ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 18
@@ -142,7 +142,7 @@ The whole operation may be sent again at once.
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 12
 """The server has more work than it can buffer. Status RESOURCE_EXHAUSTED, with RetryInfo."""
 ERROR_REASON_PAYLOAD_TOO_LARGE: ErrorReason.ValueType  # 13
-"""A payload or a message is larger than its limit. Status RESOURCE_EXHAUSTED, without RetryInfo:
+"""A payload or a message is larger than its limit. Status RESOURCE_EXHAUSTED without RetryInfo:
 the same call can never succeed. Metadata: `size_bytes`, `limit_bytes`.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 14
@@ -150,7 +150,7 @@ ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 14
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 15
 """PostgreSQL cannot be reached or does not take writes. Status UNAVAILABLE, with RetryInfo."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 16
-"""The server is stopping. Status UNAVAILABLE, with RetryInfo. Another server may be tried at once."""
+"""The server is stopping. Status UNAVAILABLE, with RetryInfo. Another server may be tried now."""
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 17
 """No credentials, or unknown ones. Status UNAUTHENTICATED."""
 ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 18

@@ -27,7 +27,9 @@ class Payload(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """Encoded data, at most 2 MiB (a server may allow less; see Opened.payload_bytes_max). May be empty."""
+    """Encoded data, at most 2 MiB (a server may allow less, see Opened.payload_bytes_max). Empty is
+    allowed.
+    """
     encoding: _builtins.str
     """Name of the encoding, at most 100 bytes of printable ASCII: `json` (the default, also meant by
     empty), `binary`, `text`, `protobuf`, `msgpack`, or any other that sender and receiver share,

@@ -12,18 +12,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import duration_pb2
-
 from tenure import codec, context, errors, failure
 from tenure.v1 import payload_pb2, worker_pb2
+from tenure.worker import wire
 
 if TYPE_CHECKING:
     from tenure.task import Declaration
 
 _log = logging.getLogger("tenure.worker")
-
-# An output of null, shared: handlers without a result are the most common ones.
-_NULL = worker_pb2.Completed(output=payload_pb2.Payload(data=b"null", encoding=codec.ENCODING))
 
 
 class Job:
@@ -43,7 +39,8 @@ class Job:
         stopped: True if the worker's own stop cancelled it.
         lost: True if the lease is gone: whatever comes of it is dropped.
         refused: True once the server refused a result, and a failure took its place.
-        result: What is reported; None until it ended. Set under the pool's lock.
+        result: The Result that is reported, as it travels; None until it ended. Set under the
+            pool's lock.
         progress_data: Latest details of a heartbeat that were not sent yet.
         asyncio_task: The task of an `async def` handler that runs.
     """
@@ -83,7 +80,7 @@ class Job:
         self.stopped = False
         self.lost = False
         self.refused = False
-        self.result: worker_pb2.Result | None = None
+        self.result: bytes | None = None
         self.progress_data: bytes | None = None
         self.asyncio_task: asyncio.Task[None] | None = None
 
@@ -100,11 +97,11 @@ class Job:
 
     # The handler's life.
 
-    def run(self) -> worker_pb2.Result:
+    def run(self) -> bytes:
         """Runs a `def` handler on this thread, in a context of its own."""
         return contextvars.Context().run(self._run)
 
-    async def arun(self) -> worker_pb2.Result:
+    async def arun(self) -> bytes:
         """Runs an `async def` handler in the asyncio task that calls this."""
         self.started_at = time.monotonic()
         context.current.set(context.TaskInfo(self, raises=False))
@@ -117,36 +114,30 @@ class Job:
         except BaseException as exc:  # noqa: BLE001 - whatever user code raises is data
             return self._raised(exc, declaration)
 
-    def released(self) -> worker_pb2.Result:
+    def released(self) -> bytes:
         """Returns the result of a handler that never started."""
-        return worker_pb2.Result(
-            task_id=self.task_id, lease_token=self.lease_token, released=worker_pb2.Released()
-        )
+        return self._written(worker_pb2.Result(released=worker_pb2.Released()))
 
-    def cancelled(self, exc: BaseException | None = None) -> worker_pb2.Result:
+    def cancelled(self, exc: BaseException | None = None) -> bytes:
         """Returns the result of a handler that a cancellation ended, or kept from starting."""
         if self.stopped:
             return self.stopped_early("the worker stopped and cancelled the handler")
         text = str(exc) if exc is not None else ""
-        return worker_pb2.Result(
-            task_id=self.task_id,
-            lease_token=self.lease_token,
-            run_duration=self._ended(),
-            cancelled=worker_pb2.CancelledOutcome(
-                failure=failure.failure_message("Cancelled", text or self.cancel_reason or "")
-            ),
+        cause = failure.failure_message("Cancelled", text or self.cancel_reason or "")
+        return self._written(
+            worker_pb2.Result(cancelled=worker_pb2.CancelledOutcome(failure=cause))
         )
 
-    def stopped_early(self, why: str) -> worker_pb2.Result:
+    def stopped_early(self, why: str) -> bytes:
         """Returns the result of a handler that the worker's stop cut off: a spent attempt."""
         return self._failed(failure.failure_message("WorkerStopped", why))
 
-    def refused_result(self, why: str) -> worker_pb2.Result:
+    def refused_result(self, why: str) -> bytes:
         """Returns what to report in place of a result that the server refused."""
         self.refused = True
         return self._failed(failure.failure_message("ResultRefused", why, non_retryable=True))
 
-    def _run(self) -> worker_pb2.Result:
+    def _run(self) -> bytes:
         self.started_at = time.monotonic()
         context.current.set(context.TaskInfo(self, raises=True))
         declaration = self._declaration()
@@ -164,29 +155,26 @@ class Job:
         return self.declaration
 
     def _arguments(self, declaration: Declaration) -> tuple[list[Any], dict[str, Any]]:
-        where = f"arguments of task {declaration.name!r}"
-        data = codec.json_data(self.assignment.input, where)
-        return declaration.signature.decode_call(data)
+        payload = self.assignment.input
+        if payload.encoding not in {"", codec.ENCODING}:
+            raise errors.ValueRefused(
+                f"arguments of task {self.name!r}",
+                f"the encoding {payload.encoding!r} is not {codec.ENCODING!r}",
+            )
+        return declaration.signature.decode_call(payload.data)
 
-    def _complete(self, declaration: Declaration, value: Any) -> worker_pb2.Result:
+    def _complete(self, declaration: Declaration, value: Any) -> bytes:
         try:
             data = declaration.signature.result.encode(value)
-            if data == b"null":
-                completed = _NULL
-            else:
-                where = f"result of task {declaration.name!r}"
-                completed = worker_pb2.Completed(output=codec.payload(data, where))
+            if len(data) > codec.PAYLOAD_BYTES_MAX:
+                codec.check_size(len(data), f"result of task {self.name!r}")
         except (errors.ValueRefused, errors.PayloadTooLarge) as exc:
             # The handler has done its work: another attempt would do it twice for the same end.
             return self._failed(failure.from_exception(exc, non_retryable=True))
-        return worker_pb2.Result(
-            task_id=self.task_id,
-            lease_token=self.lease_token,
-            run_duration=self._ended(),
-            completed=completed,
-        )
+        seconds = self.run_seconds = time.monotonic() - self.started_at
+        return wire.completed(self.task_id, self.lease_token, seconds, data)
 
-    def _raised(self, exc: BaseException, declaration: Declaration) -> worker_pb2.Result:
+    def _raised(self, exc: BaseException, declaration: Declaration) -> bytes:
         if isinstance(exc, context.Reschedule):
             return self._rescheduled(exc)
         unless = declaration.retry.unless_classes if declaration.retry is not None else ()
@@ -205,7 +193,7 @@ class Job:
         )
         return self._failed(message)
 
-    def _rescheduled(self, exc: context.Reschedule) -> worker_pb2.Result:
+    def _rescheduled(self, exc: context.Reschedule) -> bytes:
         details: payload_pb2.Payload | None = None
         if exc.details is not None:
             try:
@@ -213,24 +201,18 @@ class Job:
             except errors.ValueRefused as refused:
                 return self._failed(failure.from_exception(refused))
             details = payload_pb2.Payload(data=data, encoding=codec.ENCODING)
-        return worker_pb2.Result(
-            task_id=self.task_id,
-            lease_token=self.lease_token,
-            run_duration=self._ended(),
-            rescheduled=worker_pb2.Rescheduled(delay=exc.delay, details=details),
-        )
+        rescheduled = worker_pb2.Rescheduled(delay=exc.delay, details=details)
+        return self._written(worker_pb2.Result(rescheduled=rescheduled))
 
-    def _failed(self, message: payload_pb2.Failure) -> worker_pb2.Result:
-        return worker_pb2.Result(
-            task_id=self.task_id,
-            lease_token=self.lease_token,
-            run_duration=self._ended(),
-            failed=worker_pb2.Failed(failure=message),
-        )
+    def _failed(self, message: payload_pb2.Failure) -> bytes:
+        return self._written(worker_pb2.Result(failed=worker_pb2.Failed(failure=message)))
 
-    def _ended(self) -> duration_pb2.Duration | None:
-        if not self.started_at:
-            return None
-        seconds = self.run_seconds = time.monotonic() - self.started_at
-        whole = int(seconds)
-        return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+    def _written(self, result: worker_pb2.Result) -> bytes:
+        result.task_id = self.task_id
+        result.lease_token = self.lease_token
+        if self.started_at:
+            self.run_seconds = time.monotonic() - self.started_at
+            seconds = int(self.run_seconds)
+            result.run_duration.seconds = seconds
+            result.run_duration.nanos = int((self.run_seconds - seconds) * 1e9)
+        return result.SerializeToString()

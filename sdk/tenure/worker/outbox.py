@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_service_pb2
+from tenure.worker import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,8 +86,11 @@ class Outbox:
         self.empty.clear()
         self.wake.set()
 
-    def next(self) -> worker_service_pb2.WorkRequest | None:
-        """Returns the next message to write, None if there is none now."""
+    def next(self) -> worker_service_pb2.WorkRequest | bytes | None:
+        """Returns the next message to write, as it travels if it is a Report.
+
+        None if there is nothing to write now.
+        """
         if self._slots is not None:
             request = worker_service_pb2.WorkRequest(set_slots=stream.SetSlots(slots=self._slots))
             self._slots = None
@@ -134,20 +138,20 @@ class Outbox:
         self._started = []
         self.wake.set()
 
-    def _next_report(self) -> worker_service_pb2.WorkRequest | None:
+    def _next_report(self) -> bytes | None:
         if not self._results:
             return None
         if len(self._sent) >= REPORT_COUNT_MAX and len(self._results) < RESULT_COUNT_MAX:
             return None
         jobs: list[Job] = []
-        results: list[worker_pb2.Result] = []
+        results: list[bytes] = []
         size_bytes = 0
         while self._results and len(jobs) < RESULT_COUNT_MAX:
             job = self._results[0]
             if job.lost or job.result is None:
                 self._results.popleft()
                 continue
-            size_bytes += job.result.ByteSize() + 8
+            size_bytes += len(job.result) + 8
             if jobs and size_bytes > REPORT_BYTES_MAX:
                 break
             jobs.append(self._results.popleft())
@@ -159,6 +163,4 @@ class Outbox:
         self._report_id += 1
         self.reports_acknowledged.clear()
         self._sent[self._report_id] = jobs
-        return worker_service_pb2.WorkRequest(
-            report=stream.Report(report_id=self._report_id, results=results)
-        )
+        return wire.report(self._report_id, results)

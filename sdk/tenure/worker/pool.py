@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tenure.v1 import worker_pb2
     from tenure.worker.job import Job
 
 # Below this a second thread costs more in switches than it brings.
@@ -148,7 +147,7 @@ class HandlerPool:
                 return
         loop.call_soon_threadsafe(_cancel_task, job)
 
-    def give_up(self, job: Job, result: worker_pb2.Result) -> bool:
+    def give_up(self, job: Job, result: bytes) -> bool:
         """Ends a job whose handler does not: what the handler still comes to is dropped.
 
         Returns:
@@ -229,7 +228,7 @@ class HandlerPool:
         self._running.add(job)
         return job
 
-    def _finish(self, job: Job, result: worker_pb2.Result) -> bool:
+    def _finish(self, job: Job, result: bytes) -> bool:
         """Keeps a result; returns True if the I/O loop is to be woken."""
         if job is self._short_job:
             self._short_job = None

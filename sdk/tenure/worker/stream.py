@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -35,6 +35,10 @@ FLUSH_SECONDS = 2.0
 GOODBYE_SECONDS = 2.0
 TOKEN_COUNT_MAX = 10_000
 _HEARTBEAT_SECONDS_MIN = 0.02
+
+
+# A Report comes from the outbox as it travels.
+Outgoing: TypeAlias = service.WorkRequest | bytes
 
 
 class Receiver(Protocol):
@@ -103,10 +107,10 @@ class Stream:
         outbox: Outbox,
         receiver: Receiver,
     ) -> None:
-        work: grpc.aio.StreamStreamMultiCallable[service.WorkRequest, service.WorkResponse] = (
+        work: grpc.aio.StreamStreamMultiCallable[Outgoing, service.WorkResponse] = (
             channel.stream_stream(
                 METHOD,
-                request_serializer=service.WorkRequest.SerializeToString,
+                request_serializer=_written,
                 response_deserializer=service.WorkResponse.FromString,
             )
         )
@@ -278,3 +282,7 @@ class Stream:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._outbox.reports_acknowledged.wait(), FLUSH_SECONDS)
         return ending
+
+
+def _written(request: Outgoing) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()

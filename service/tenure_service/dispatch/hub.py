@@ -286,7 +286,7 @@ class Hub:
             await work
         except TenureError as exc:
             _log.warning("background work failed, a loop will do it: %s", exc)
-        except Exception:
+        except Exception:  # noqa: BLE001 - nobody else would see it
             _log.exception("background work failed, a loop will do it")
 
     async def drain(self) -> None:

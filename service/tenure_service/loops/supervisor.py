@@ -60,7 +60,7 @@ class Supervisor:
             except TenureError as exc:
                 _log.warning("loop %s failed and starts again: %s", health.name, exc)
                 health.last_error = str(exc)
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - a loop never ends by itself
                 _log.exception("loop %s failed and starts again", health.name)
                 health.last_error = repr(exc)
             health.failure_count += 1

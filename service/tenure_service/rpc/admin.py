@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-import grpc
-
 from tenure.v1 import admin_service_pb2 as service
 from tenure.v1 import admin_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits
@@ -13,7 +11,7 @@ from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.states import DeadLetterState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, views
-from tenure_service.rpc.call import Calls, unary
+from tenure_service.rpc.call import Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.store import rows
 from tenure_service.usecase import operate
@@ -32,7 +30,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     async def CreateNamespace(
         self,
         request: service.CreateNamespaceRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002 - the signature is the protocol's
+        context: Context,  # noqa: ARG002 - the signature is the protocol's
     ) -> service.CreateNamespaceResponse:
         """Creates a namespace; see the protocol."""
         if not _NAMESPACE.fullmatch(request.name):
@@ -48,7 +46,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     async def ListNamespaces(
         self,
         request: service.ListNamespacesRequest,  # noqa: ARG002 - the signature is the protocol's
-        context: grpc.aio.ServicerContext,  # noqa: ARG002 - the signature is the protocol's
+        context: Context,  # noqa: ARG002 - the signature is the protocol's
     ) -> service.ListNamespacesResponse:
         """Lists namespaces; see the protocol."""
         found = await self._calls.run(self._hub.catalogue.namespaces)
@@ -58,7 +56,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     async def ListWorkers(
         self,
         request: service.ListWorkersRequest,  # noqa: ARG002 - the signature is the protocol's
-        context: grpc.aio.ServicerContext,
+        context: Context,
     ) -> service.ListWorkersResponse:
         """Lists workers; see the protocol."""
         found = await self._calls.run(
@@ -68,7 +66,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
 
     @unary
     async def GetQueueStatistics(
-        self, request: service.GetQueueStatisticsRequest, context: grpc.aio.ServicerContext
+        self, request: service.GetQueueStatisticsRequest, context: Context
     ) -> service.GetQueueStatisticsResponse:
         """Counts what stands where; see the protocol."""
         check = Check()
@@ -86,7 +84,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
 
     @unary
     async def ListDeadLetters(
-        self, request: service.ListDeadLettersRequest, context: grpc.aio.ServicerContext
+        self, request: service.ListDeadLettersRequest, context: Context
     ) -> service.ListDeadLettersResponse:
         """Lists dead letters; see the protocol."""
         check = Check()
@@ -122,7 +120,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
 
     @unary
     async def ReplayDeadLetters(
-        self, request: service.ReplayDeadLettersRequest, context: grpc.aio.ServicerContext
+        self, request: service.ReplayDeadLettersRequest, context: Context
     ) -> service.ReplayDeadLettersResponse:
         """Makes dead tasks ready again; see the protocol."""
         keys = _keys(request.task_ids)
@@ -144,7 +142,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
 
     @unary
     async def DiscardDeadLetters(
-        self, request: service.DiscardDeadLettersRequest, context: grpc.aio.ServicerContext
+        self, request: service.DiscardDeadLettersRequest, context: Context
     ) -> service.DiscardDeadLettersResponse:
         """Marks dead letters as dealt with; see the protocol."""
         keys = _keys(request.task_ids)
@@ -167,7 +165,7 @@ def _namespace(row: rows.NamespaceRow) -> service.Namespace:
     return service.Namespace(name=row.name, created_at=views.timestamp(row.created_at))
 
 
-def _state(state: DeadLetterState) -> service.DeadLetterState:
+def _state(state: DeadLetterState) -> service.DeadLetterState.ValueType:
     return service.DeadLetterState.Value(f"DEAD_LETTER_STATE_{state}")
 
 

@@ -14,7 +14,8 @@ from tenure_service.engine.errors import FieldInvalid, TenureError, shutting_dow
 from tenure_service.rpc import errors
 
 R = TypeVar("R")
-Handler = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Any]]
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[Any, Any, Context], Awaitable[Any]]
 
 NAMESPACE_KEY = "tenure-namespace"
 NAMESPACE_DEFAULT = "default"
@@ -33,7 +34,7 @@ class Calls:
         bound = functools.partial(context.run, work, *args, **keywords)
         return await asyncio.get_running_loop().run_in_executor(self._executor, bound)
 
-    async def namespace_id(self, context: grpc.aio.ServicerContext) -> int:
+    async def namespace_id(self, context: Context) -> int:
         """Gives the namespace of a call.
 
         Raises:
@@ -47,7 +48,7 @@ class Calls:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def namespace(context: grpc.aio.ServicerContext) -> str:
+def namespace(context: Context) -> str:
     """Reads the namespace of a call from its metadata."""
     for key, value in context.invocation_metadata() or ():
         if key == NAMESPACE_KEY:
@@ -65,7 +66,7 @@ def unary(handler: Handler) -> Handler:
     async def answered(
         self: Any,
         request: Any,
-        context: grpc.aio.ServicerContext,
+        context: Context,
     ) -> Any:
         try:
             return await handler(self, request, context)

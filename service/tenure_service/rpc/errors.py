@@ -5,10 +5,11 @@ docs/errors.md is generated from this table; a test proves that every reason has
 
 import logging
 import secrets
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -93,13 +94,13 @@ def status(error: TenureError) -> status_pb2.Status:
     return result
 
 
-async def abort(context: grpc.aio.ServicerContext, error: TenureError) -> None:
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TenureError) -> None:
     """Ends a call with an error."""
     sent = rpc_status.to_status(status(error))
     await context.abort(sent.code, sent.details, sent.trailing_metadata)
 
 
-def _packed(message: object) -> any_pb2.Any:
+def _packed(message: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(message)
     return packed

@@ -33,7 +33,7 @@ def read(kind: str, token: str, parts: int) -> Sequence[str] | None:
     )
     if not valid:
         raise _refused()
-    return found[1:]
+    return [str(part) for part in found[1:]]
 
 
 def _refused() -> FieldInvalid:

@@ -1,6 +1,7 @@
 """Task policies between the wire and the engine."""
 
 from datetime import timedelta
+from typing import Final
 
 from tenure.v1 import policy_pb2 as policy
 from tenure_service.engine import limits
@@ -13,7 +14,7 @@ _BACKOFFS = {
     policy.BACKOFF_KIND_EXPONENTIAL: Backoff.EXPONENTIAL,
 }
 _KINDS = {backoff: kind for kind, backoff in _BACKOFFS.items()}
-_TIMEOUTS = ("schedule_to_start", "start_to_close", "heartbeat", "total")
+_TIMEOUTS: Final = ("schedule_to_start", "start_to_close", "heartbeat", "total")
 
 
 def read(check: Check, path: str, message: policy.TaskPolicy) -> PartialPolicy | None:

@@ -1,13 +1,12 @@
 """RegistryService."""
 
-import grpc
 
 from tenure.v1 import registry_service_pb2 as service
 from tenure.v1 import registry_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.rpc import pages, policies, views
-from tenure_service.rpc.call import Calls, unary
+from tenure_service.rpc.call import Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.store import rows
 from tenure_service.usecase import operate
@@ -22,7 +21,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
 
     @unary
     async def SetTaskDefinition(
-        self, request: service.SetTaskDefinitionRequest, context: grpc.aio.ServicerContext
+        self, request: service.SetTaskDefinitionRequest, context: Context
     ) -> service.SetTaskDefinitionResponse:
         """Stores an override; see the protocol."""
         check = Check()
@@ -41,7 +40,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
 
     @unary
     async def ListTaskDefinitions(
-        self, request: service.ListTaskDefinitionsRequest, context: grpc.aio.ServicerContext
+        self, request: service.ListTaskDefinitionsRequest, context: Context
     ) -> service.ListTaskDefinitionsResponse:
         """Lists task definitions; see the protocol."""
         check = Check()
@@ -62,7 +61,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
 
     @unary
     async def SetQueue(
-        self, request: service.SetQueueRequest, context: grpc.aio.ServicerContext
+        self, request: service.SetQueueRequest, context: Context
     ) -> service.SetQueueResponse:
         """Pauses or opens a queue; see the protocol."""
         check = Check()
@@ -79,7 +78,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
 
     @unary
     async def ListQueues(
-        self, request: service.ListQueuesRequest, context: grpc.aio.ServicerContext
+        self, request: service.ListQueuesRequest, context: Context
     ) -> service.ListQueuesResponse:
         """Lists queues; see the protocol."""
         check = Check()

@@ -10,22 +10,23 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
-
-import grpc
+from typing import TYPE_CHECKING
 
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure_service import __version__
-from tenure_service.dispatch.reporter import Answer
 from tenure_service.dispatch.session import Held, Session, Slots
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
 from tenure_service.rpc import errors, policies
-from tenure_service.rpc.call import Calls
+from tenure_service.rpc.call import Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import session as sessions
 from tenure_service.usecase.end import Recorded
+
+if TYPE_CHECKING:
+    from tenure_service.dispatch.reporter import Answer
 
 _log = logging.getLogger(__name__)
 
@@ -99,9 +100,7 @@ class WorkStream:
         self._pending: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_PENDING_MAX)
 
-    async def run(
-        self, requests: AsyncIterator[service.WorkRequest], context: grpc.aio.ServicerContext
-    ) -> None:
+    async def run(self, requests: AsyncIterator[service.WorkRequest], context: Context) -> None:
         """Serves the stream until it ends.
 
         Raises:
@@ -243,7 +242,7 @@ class WorkStream:
         opened.accept_timeout.FromTimedelta(durations.accept)
         return service.WorkResponse(opened=opened)
 
-    async def _write(self, session: Session, context: grpc.aio.ServicerContext) -> None:
+    async def _write(self, session: Session, context: Context) -> None:
         while True:
             messages = await session.next_messages()
             if not messages:

@@ -1,8 +1,7 @@
 """TaskService."""
 
 import hashlib
-
-import grpc
+from collections.abc import Sequence
 
 from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as service
@@ -12,7 +11,7 @@ from tenure_service.engine.errors import TenureError, not_found
 from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
-from tenure_service.rpc.call import Calls, unary
+from tenure_service.rpc.call import Calls, Context, unary
 from tenure_service.rpc.check import Check, payload_size
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
@@ -77,7 +76,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def EnqueueTasks(
-        self, request: service.EnqueueTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.EnqueueTasksRequest, context: Context
     ) -> service.EnqueueTasksResponse:
         """Stores tasks; see the protocol."""
         check = Check()
@@ -111,7 +110,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def GetTask(
-        self, request: service.GetTaskRequest, context: grpc.aio.ServicerContext
+        self, request: service.GetTaskRequest, context: Context
     ) -> service.GetTaskResponse:
         """Reads one task; see the protocol."""
         key = _task_key(request.task_id)
@@ -131,7 +130,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def AwaitTasks(
-        self, request: service.AwaitTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.AwaitTasksRequest, context: Context
     ) -> service.AwaitTasksResponse:
         """Waits for tasks; see the protocol."""
         check = Check()
@@ -160,7 +159,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def CancelTasks(
-        self, request: service.CancelTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.CancelTasksRequest, context: Context
     ) -> service.CancelTasksResponse:
         """Asks for the end of tasks; see the protocol."""
         check = Check()
@@ -206,7 +205,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def ListTasks(
-        self, request: service.ListTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.ListTasksRequest, context: Context
     ) -> service.ListTasksResponse:
         """Lists tasks of one state; see the protocol."""
         check = Check()
@@ -241,7 +240,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
 
     @unary
     async def ExplainTask(
-        self, request: service.ExplainTaskRequest, context: grpc.aio.ServicerContext
+        self, request: service.ExplainTaskRequest, context: Context
     ) -> service.ExplainTaskResponse:
         """Explains one task; see the protocol."""
         key = _task_key(request.task_id)
@@ -281,7 +280,7 @@ def _task_key(text: str) -> TaskKey:
     return key
 
 
-def _task_keys(check: Check, texts: list[str]) -> tuple[dict[str, TaskKey], list[str]]:
+def _task_keys(check: Check, texts: Sequence[str]) -> tuple[dict[str, TaskKey], list[str]]:
     """Reads task ids: those of our form, and the others, which do not exist."""
     keys: dict[str, TaskKey] = {}
     unknown: list[str] = []

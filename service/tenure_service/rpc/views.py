@@ -27,7 +27,7 @@ def payload_message(data: bytes, encoding: str | None, schema: str | None) -> pa
     return payload.Payload(data=data, encoding=encoding or "", schema=schema or "")
 
 
-def state(name: str) -> task.TaskState:
+def state(name: str) -> task.TaskState.ValueType:
     """Gives the wire's state."""
     return task.TaskState.Value(f"TASK_STATE_{name}")
 

@@ -5,8 +5,6 @@ import hashlib
 import time
 from collections.abc import AsyncIterator
 
-import grpc
-
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure.v1 import worker_service_pb2_grpc as service_grpc
@@ -14,7 +12,7 @@ from tenure_service.dispatch import assign
 from tenure_service.engine import limits
 from tenure_service.engine.errors import FieldInvalid, TenureError
 from tenure_service.rpc import errors, stream
-from tenure_service.rpc.call import Calls, unary
+from tenure_service.rpc.call import Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import poll
 from tenure_service.usecase import session as sessions
@@ -30,10 +28,10 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         self._calls = calls
         self._hub = calls.hub
 
-    async def Work(
+    async def Work(  # type: ignore[override]  # a coroutine that writes, not a generator
         self,
         request_iterator: AsyncIterator[service.WorkRequest],
-        context: grpc.aio.ServicerContext,
+        context: Context,
     ) -> None:
         """Serves one stream; see the protocol."""
         try:
@@ -48,7 +46,7 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
 
     @unary
     async def LeaseTasks(
-        self, request: service.LeaseTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.LeaseTasksRequest, context: Context
     ) -> service.LeaseTasksResponse:
         """Leases tasks by a long poll; see the protocol."""
         check = Check()
@@ -103,7 +101,7 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
 
     @unary
     async def RenewLeases(
-        self, request: service.RenewLeasesRequest, context: grpc.aio.ServicerContext
+        self, request: service.RenewLeasesRequest, context: Context
     ) -> service.RenewLeasesResponse:
         """Renews leases; see the protocol."""
         check = Check()
@@ -127,7 +125,7 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
 
     @unary
     async def ReportTasks(
-        self, request: service.ReportTasksRequest, context: grpc.aio.ServicerContext
+        self, request: service.ReportTasksRequest, context: Context
     ) -> service.ReportTasksResponse:
         """Records results; see the protocol."""
         if not 0 < len(request.results) <= limits.REPORT_COUNT_MAX:

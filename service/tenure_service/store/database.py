@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from psycopg import Connection, errors
+from psycopg import Connection, conninfo, errors
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -172,5 +172,5 @@ def _reason(exc: Exception) -> str:
 
 def _address(dsn: str) -> str:
     """Names host and database of a connection string, never its password."""
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    parts = conninfo.conninfo_to_dict(dsn)
     return f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"

@@ -1,13 +1,16 @@
 """LISTEN and NOTIFY: one connection each, outside the pool and outside every hot transaction."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import AsyncConnection, Connection, sql
-from psycopg.rows import TupleRow
 
 from tenure_service.engine.errors import database_unavailable
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
 
 _CONNECT_SECONDS = 5
 
@@ -44,7 +47,7 @@ class Channel:
                     self._conn.close()
                 raise database_unavailable("a notification could not be sent") from exc
 
-    async def listen(self) -> AsyncIterator[str]:
+    async def listen(self) -> AsyncGenerator[str]:
         """Gives notifications as they come.
 
         Raises:

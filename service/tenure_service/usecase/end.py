@@ -19,6 +19,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tenure_service.engine import limits, retry
+from tenure_service.engine.policy import Policy
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import cancels, deliveries, leases, rows
@@ -173,7 +174,7 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
     """Decides for each hand-out what is written, reading what the decisions need in bulk."""
     unsure = [one for one in held if one.ending.outcome is not Outcome.DONE]
     cancelled: set[str] = set()
-    policies: dict[str, retry.Policy] = {}
+    policies: dict[str, Policy] = {}
     if unsure:
         task_keys = [one.ending.key for one in unsure]
         cancelled = cancels.requested(conn, task_keys)
@@ -191,9 +192,7 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
     ]
 
 
-def _decide(
-    catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: retry.Policy | None
-) -> _Plan:
+def _decide(catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: Policy | None) -> _Plan:
     ending = held.ending
     if ending.outcome is Outcome.DONE:
         return _final(held, Outcome.DONE)
@@ -224,7 +223,7 @@ def _lost(catalogue: Catalogue, held: _Held) -> _Plan:
     return _Plan(held, _delivery(held, Outcome.LOST, final=False), back, None)
 
 
-def _failed(held: _Held, policy: retry.Policy) -> _Plan:
+def _failed(held: _Held, policy: Policy) -> _Plan:
     failure = held.ending.failure or {"type": "Cancelled", "message": "the handler gave up"}
     verdict = retry.after_failure(
         policy,

@@ -13,7 +13,7 @@ from datetime import datetime
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.engine.tokens import task_id_text
-from tenure_service.store import keys, tasks
+from tenure_service.store import keys, rows, tasks
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.registry import Lane
 from tenure_service.usecase.catalogue import Catalogue
@@ -135,17 +135,12 @@ def _store(
 ) -> list[list[Answer] | TenureError]:
     for pending, task_id in zip(prepared, tasks.make_ids(conn, len(prepared)), strict=True):
         pending.task_id = task_id
-    answers: list[list[Answer | None] | TenureError] = [[None] * len(c.items) for c in calls]
     repeated = _claim_requests(conn, calls, prepared)
-    for number, answer in repeated.items():
-        answers[number] = answer
+    fresh_answers: list[list[Answer | None]] = [[None] * len(call.items) for call in calls]
     fresh = [pending for pending in prepared if pending.call not in repeated]
     standing = _claim_keys(conn, [pending for pending in fresh if pending.item.key], now)
     stored: list[_Pending] = []
     for pending in fresh:
-        slots = answers[pending.call]
-        if isinstance(slots, TenureError):
-            continue
         answer = standing.get(id(pending))
         if answer is None:
             stored.append(pending)
@@ -155,18 +150,20 @@ def _store(
                 priority=pending.item.priority,
                 delay_ms=pending.item.delay_ms,
             )
-        slots[pending.place] = answer
+        fresh_answers[pending.call][pending.place] = answer
     if stored:
         tasks.insert(conn, [p.task_id for p in stored], [p.task for p in stored], now=now)
     return [
-        slots if isinstance(slots, TenureError) else [slot for slot in slots if slot is not None]
-        for slots in answers
+        repeated[number]
+        if number in repeated
+        else [answer for answer in answers if answer is not None]
+        for number, answers in enumerate(fresh_answers)
     ]
 
 
 def _claim_requests(
     conn: Conn, calls: Sequence[Call], prepared: Sequence[_Pending]
-) -> dict[int, list[Answer | None] | TenureError]:
+) -> dict[int, list[Answer] | TenureError]:
     """Gives the answers of calls whose request id was used before, by number of the call.
 
     What a call answers is fixed before keys are looked at, so an item that its key answered is
@@ -208,8 +205,8 @@ def _claim_requests(
 
 
 def _repeat(
-    request: keys.NewRequest, row: keys.rows.RequestRow, call: Call
-) -> list[Answer | None] | TenureError:
+    request: keys.NewRequest, row: rows.RequestRow, call: Call
+) -> list[Answer] | TenureError:
     if row.kind != request.kind or row.digest != request.digest:
         return TenureError(
             Reason.REQUEST_ID_REUSED,
@@ -229,12 +226,12 @@ def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> 
     left = [(pending, key) for pending, key in wanted if key.task_id not in claimed]
     if not left:
         return {}
-    rows = keys.lock(conn, [key for _, key in left], now=now)
+    found = keys.lock(conn, [key for _, key in left], now=now)
     answers: dict[int, Answer] = {}
     taken_over: dict[tuple[int, str], keys.NewKey] = {}
     for pending, key in left:
         name = (key.namespace_id, key.key)
-        row = rows[name]
+        row = found[name]
         if row.expired and name not in taken_over:
             taken_over[name] = key
             continue
@@ -259,7 +256,7 @@ def _new_key(pending: _Pending) -> keys.NewKey:
     )
 
 
-def _standing(key: keys.NewKey, row: keys.rows.KeyRow) -> Answer:
+def _standing(key: keys.NewKey, row: rows.KeyRow) -> Answer:
     if row.name == key.name and row.input_hash == key.input_hash:
         return Enqueued(task_id=task_id_text(row.run_id, row.task_id), existing=True)
     return _taken(key, row.name, task_id_text(row.run_id, row.task_id))

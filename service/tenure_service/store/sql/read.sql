@@ -4,6 +4,7 @@
 -- Invariants: INV-07. Locks: none. Index: tasks_pkey, deliveries_pkey, dead_letters_pkey,
 -- ready_tasks_task_idx, timers_task_idx, leases_task_idx, cancel_requests_pkey.
 select
+    -- tidy: the whole state comes from one statement, so that it comes from one snapshot
     t.run_id::text,
     t.task_id::text,
     l.lane_id,
