@@ -39,7 +39,8 @@ class Awaiter:
         self._connection = connection
         self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
         self._fresh: list[str] = []
-        self._polls: set[asyncio.Task[None]] = set()
+        self._polls: dict[asyncio.Task[None], list[str]] = {}
+        self._pruning = False
 
     def follow(self, task_ids: Iterable[str]) -> list[asyncio.Future[Outcome]]:
         """Returns one future an id, done when the task is over or cannot be told.
@@ -50,6 +51,7 @@ class Awaiter:
         futures = []
         for task_id in task_ids:
             future: asyncio.Future[Outcome] = loop.create_future()
+            future.add_done_callback(self._left)
             waiters = self._waiters.setdefault(task_id, [])
             if not waiters:
                 if not self._fresh:
@@ -78,11 +80,10 @@ class Awaiter:
                 poll.cancel()
             ids = list(self._waiters)
         for start in range(0, len(ids), ID_COUNT_MAX):
-            poll = asyncio.create_task(
-                self._poll(ids[start : start + ID_COUNT_MAX]), name="tenure-await"
-            )
-            self._polls.add(poll)
-            poll.add_done_callback(self._polls.discard)
+            share = ids[start : start + ID_COUNT_MAX]
+            poll = asyncio.create_task(self._poll(share), name="tenure-await")
+            self._polls[poll] = share
+            poll.add_done_callback(lambda done: self._polls.pop(done, None))
 
     async def _poll(self, ids: list[str]) -> None:
         while ids := [task_id for task_id in ids if self._wanted(task_id)]:
@@ -97,6 +98,18 @@ class Awaiter:
                     if not future.done():
                         future.set_result(outcome)
             await asyncio.sleep(len(ids) * PAUSE_SECONDS_PER_ID)
+
+    def _left(self, future: asyncio.Future[Outcome]) -> None:
+        """Has polls that nobody waits for any more ended, soon after a waiter goes away."""
+        if future.cancelled() and not self._pruning:
+            self._pruning = True
+            asyncio.get_running_loop().call_soon(self._prune)
+
+    def _prune(self) -> None:
+        self._pruning = False
+        for poll, ids in self._polls.items():
+            if not any(self._wanted(task_id) for task_id in ids):
+                poll.cancel()
 
     def _wanted(self, task_id: str) -> bool:
         waiters = self._waiters.get(task_id)

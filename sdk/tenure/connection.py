@@ -30,6 +30,8 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 _log = logging.getLogger("tenure.client")
+# Of our own: a program that seeds the shared one must not make its clients retry in step.
+_jitter = random.Random()  # noqa: S311 - nothing secret
 
 # Time within which a call must have succeeded, tries and pauses together.
 TOTAL_SECONDS = 30.0
@@ -81,7 +83,7 @@ class Connection:
             try:
                 return await self._try(method, request, min(left, TRY_SECONDS + extra_seconds))
             except errors.ServiceError as error:
-                wait = max(pause * random.uniform(0.5, 1.0), error.retry_after or 0.0)  # noqa: S311 - jitter
+                wait = max(pause * _jitter.uniform(0.5, 1.0), error.retry_after or 0.0)
                 if not _may_retry(error) or loop.time() + wait >= give_up_at:
                     raise
                 if not warned and isinstance(error, errors.Unavailable) and not error.reason:

@@ -264,6 +264,8 @@ class Enqueueing(Generic[P, R]):
 class Task(Enqueueing[P, R]):
     """Task is a function that workers run; called as a function, it runs here and now."""
 
+    __name__: str
+
     def __init__(self, declaration: Declaration) -> None:
         super().__init__(declaration, Options())
         self.declaration = declaration

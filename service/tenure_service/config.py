@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from tenure_service.engine import limits
 
@@ -26,7 +33,7 @@ class ConfigInvalid(Exception):
 class ServerConfig(BaseModel):
     """The settings of one server process."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     database: str = Field(description="libpq connection string of the PostgreSQL 18 database")
     schema_name: str = Field("tenure", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
@@ -50,20 +57,30 @@ class ServerConfig(BaseModel):
             raise ValueError("must be host:port, such as 127.0.0.1:7711")
         return value
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "ServerConfig":
-        shorter = min(self.lease_seconds, self.first_lease_seconds)
-        if self.heartbeat_seconds > shorter / 3:
+    # Checks of two settings stand at the later one, so that they are made, and told, together with
+    # those of single ones.
+    @field_validator("heartbeat_seconds")
+    @classmethod
+    def _heartbeat_fits(cls, value: float, info: ValidationInfo) -> float:
+        leases = [info.data.get(name) for name in ("lease_seconds", "first_lease_seconds")]
+        shorter = min((lease for lease in leases if lease is not None), default=value * 3)
+        if value > shorter / 3:
             raise ValueError(
-                f"heartbeat_seconds is {self.heartbeat_seconds:g}; it must be at most a third of "
-                f"the shorter lease ({shorter:g} s), so that one lost heartbeat loses nothing"
+                f"is {value:g}; it must be at most a third of the shorter lease ({shorter:g} s), "
+                "so that one lost heartbeat loses nothing"
             )
-        if not self.insecure and not is_loopback(self.listen):
+        return value
+
+    @field_validator("insecure")
+    @classmethod
+    def _open_on_purpose(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic's form
+        listen = info.data.get("listen")
+        if not value and listen is not None and not is_loopback(listen):
             raise ValueError(
-                f"listen is {self.listen}, an address that others can reach, and TLS is not set "
+                f"listen is {listen}, an address that others can reach, and TLS is not set "
                 "up; listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
             )
-        return self
+        return value
 
     @property
     def stop_grace(self) -> timedelta:
@@ -112,4 +129,6 @@ def variable(name: str) -> str:
 def _line(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     text = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "missing":
+        text = f"not set, and --{where.replace('_', '-')} was not given"
     return f"{variable(where)}: {text}" if where else text

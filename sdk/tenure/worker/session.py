@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tenure.task import Declaration
 
 _log = logging.getLogger("tenure.worker")
+# Of our own: workers of a program that seeds the shared one must not reconnect in step.
+_jitter = random.Random()  # noqa: S311 - nothing secret
 
 PROTOCOL_VERSION = "1.0"
 # First pause after a broken stream: up to this, so that the workers of a server that went away do
@@ -246,7 +248,7 @@ class Session:
             self._held.remove(job)
         if again:
             # Not at once: what was refused for load or a database that is away would be again.
-            self._loop.call_later(random.uniform(0.2, 1.0), self._outbox.results, again)  # noqa: S311
+            self._loop.call_later(_jitter.uniform(0.2, 1.0), self._outbox.results, again)
 
     def renewed(self, message: messages.HeartbeatAck, sent_at: float) -> None:
         """Notes that leases live on; drops those that are lost."""
@@ -314,7 +316,7 @@ class Session:
 
     async def _pause(self, failure_count: int, ending: Ending) -> None:
         seconds = min(PAUSE_SECONDS_FIRST * 2 ** min(failure_count - 1, 10), PAUSE_SECONDS_MAX)
-        pause = random.uniform(0.03, seconds)  # noqa: S311 - jitter
+        pause = _jitter.uniform(0.03, seconds)
         if ending.error is not None and ending.error.retry_after is not None:
             pause = max(pause, min(ending.error.retry_after, PAUSE_SECONDS_MAX))
         # A wait that a stop interrupts.

@@ -199,7 +199,8 @@ class Hub:
         tokens = [token for renewal in batch for token in renewal.tokens]
         started = [one for renewal in batch for one in renewal.started]
         alive = lease.renew(self.database, tokens, started, self.durations.lease_ms)
-        return [alive] * len(batch)
+        # Each caller is told of its own leases only: a batch holds those of many tenants.
+        return [alive.intersection(lease_id for lease_id, _ in one.tokens) for one in batch]
 
     def lose(self, lease_ids: set[str]) -> None:
         """Hands out again, at once, what was never accepted."""

@@ -63,7 +63,8 @@ class Session:
         self.reserved = False
         self.held: dict[str, Held] = {}
         self.unaccepted: dict[str, float] = {}
-        self.told: set[str] = set()
+        #: By task, what the worker was told to cancel: why, and until when on the monotonic clock.
+        self.told: dict[str, tuple[str, float]] = {}
         #: Result batches that are being written; Close waits for them.
         self.reporting: set[asyncio.Future[object]] = set()
         self._by_queue: Counter[str] = Counter()
@@ -102,7 +103,7 @@ class Session:
         if task is not None:
             self._by_queue[task.queue] -= 1
             self._suspect_count -= task.suspect
-            self.told.discard(task_id)
+            self.told.pop(task_id, None)
         return task
 
     def drop_leases(self, lease_ids: set[str]) -> None:
@@ -126,10 +127,20 @@ class Session:
         """Tells the worker, once, to cancel a task that it holds."""
         if task_id in self.told:
             return
-        self.told.add(task_id)
+        self.told[task_id] = reason, time.monotonic() + grace_ms / 1000
         cancel = stream.Cancel(task_id=task_id, reason=reason)
         cancel.grace_duration.FromMilliseconds(grace_ms)
         self.send(service.WorkResponse(cancel=cancel))
+
+    def cancels(self) -> list[stream.Cancel]:
+        """Gives again what the worker was told to cancel and still holds."""
+        now = time.monotonic()
+        again: list[stream.Cancel] = []
+        for task_id, (reason, until) in self.told.items():
+            cancel = stream.Cancel(task_id=task_id, reason=reason)
+            cancel.grace_duration.FromMilliseconds(max(int((until - now) * 1000), 0))
+            again.append(cancel)
+        return again
 
     def wake_writer(self) -> None:
         """Lets the writer look again, after `detached` was set."""

@@ -337,10 +337,7 @@ class WorkStream:
         lost = {token[0] for _, token in found if token[0] not in alive}
         session.drop_leases(lost)
         ack.lost_lease_tokens.extend(text for text, token in found if token[0] in lost)
-        for task_id in session.told:
-            if task_id in session.held:
-                cancel = ack.cancels.add(task_id=task_id)
-                cancel.grace_duration.FromTimedelta(timedelta(0))
+        ack.cancels.extend(session.cancels())
         session.send(service.WorkResponse(heartbeat_ack=ack))
 
     async def _started(self, message: stream.Started) -> None:

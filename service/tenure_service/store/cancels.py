@@ -45,6 +45,12 @@ def delete(conn: Conn, keys: Sequence[TaskKey]) -> None:
     statements.execute(conn, "cancel_request_delete", _ids(keys))
 
 
+def delete_any(conn: Conn, keys: Sequence[TaskKey]) -> None:
+    """Drops the requests of tasks that are over, for the hot path: mostly there is none."""
+    if statements.one(conn, "cancel_request_any", rows.CancelStanding, {}).standing:
+        delete(conn, keys)
+
+
 def notices(conn: Conn) -> list[rows.CancelNotice]:
     """Lists the requests that stand."""
     return statements.many(conn, "cancel_request_recent", rows.CancelNotice, {"now": None})

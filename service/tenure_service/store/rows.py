@@ -146,6 +146,13 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelStanding:
+    """Whether any request to cancel stands."""
+
+    standing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelNotice:
     """What a worker is told of a request to cancel."""
 
@@ -464,3 +471,12 @@ class SessionHeld:
     """Whether a session holds a lease."""
 
     holding: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """What breaks an invariant: the task (or the lease, twice), and what was found of it."""
+
+    run_id: str
+    task_id: str
+    detail: str

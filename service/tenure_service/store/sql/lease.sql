@@ -2,7 +2,7 @@
 -- Hands up to `task_count_max` tasks of one lane to a session: deletes them from ready_tasks and
 -- writes one lease row for all of them. Nothing is handed to a session of another epoch, to a
 -- closed one, or out of a paused queue; nothing below the priority that `rank_max` stands for.
--- `low_rank` and `low_seq` are a hint: rows at or below them are known to be dead, and stepping over
+-- `low_rank` and `low_seq` are a hint: rows at or below them are known dead, and stepping over
 -- dead index entries is what makes a pick slow (300,000 took it from 1.7 to 67 ms).
 -- Rows are found and deleted by ctid inside one partition.
 -- Invariants: INV-07, INV-10. Locks: session FOR SHARE, then ready rows, skipping locked ones.

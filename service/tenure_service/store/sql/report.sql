@@ -1,10 +1,14 @@
 -- name: delivery_complete :one CompletedCount
 -- Records outputs in one statement, for hand-outs that this server made itself and therefore
 -- knows. The caller compares the count with what it sent, and rolls back to the careful form when
--- they differ (a lease is gone) or on SQLSTATE 23505 (a hand-out had ended).
+-- they differ (a lease is gone) or on SQLSTATE 23505 (a hand-out had ended). What is left of a lease
+-- is decided from the row that `held` has locked: another report may have spent some of it while this
+-- statement waited, which the statement's own snapshot does not show.
 -- Invariants: INV-07. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey, deliveries_pkey.
 with held as materialized (
-    select l.lease_id
+    select
+        l.lease_id,
+        l.remaining
     from leases as l
     where l.lease_id = any(%(held_lease_ids)s::uuid [])
     order by l.lease_id
@@ -49,21 +53,22 @@ ended as (
 ),
 spent as materialized (
     select
-        lease_id,
-        count(*)::integer as delivery_count
-    from ended
-    group by lease_id
+        h.lease_id,
+        h.remaining - count(*)::integer as left_count
+    from ended as e
+    inner join held as h on h.lease_id = e.lease_id
+    group by h.lease_id, h.remaining
 ),
 reduced as (
     update leases as l
-    set remaining = l.remaining - s.delivery_count
+    set remaining = s.left_count
     from spent as s
-    where l.lease_id = s.lease_id and l.remaining > s.delivery_count
+    where l.lease_id = s.lease_id and s.left_count > 0
 ),
 finished as (
     delete from leases as l
     using spent as s
-    where l.lease_id = s.lease_id and l.remaining <= s.delivery_count
+    where l.lease_id = s.lease_id and s.left_count <= 0
 )
 select count(*)::integer as delivery_count
 from ended;

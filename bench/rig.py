@@ -1,0 +1,119 @@
+"""What every measurement stands on: one durable embedded PostgreSQL with its default settings.
+
+Servers and workers are processes of their own, as in production. Nothing here is asserted; figures
+are printed, and ratios are taken within one run.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+from tenure_service.embedded import EmbeddedPostgres
+from tenure_service.store import migrate
+from tenure_service.store.database import Database
+from tenure_service.usecase import maintain
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = "tenure"
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """Runs a durable PostgreSQL on an empty directory."""
+    with tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder:
+        server = EmbeddedPostgres.start(Path(folder) / "postgres", durable=True)
+        try:
+            yield server
+        finally:
+            server.remove()
+
+
+@contextlib.contextmanager
+def database(server: EmbeddedPostgres, name: str) -> Iterator[str]:
+    """Makes an empty, migrated database with partitions, and drops it."""
+    admin = server.dsn("postgres")
+    with psycopg.connect(admin, autocommit=True) as conn:
+        conn.execute(f"create database {name}")  # noqa: S608 - names are this module's
+    dsn = server.dsn(name)
+    migrate.migrate(dsn, SCHEMA)
+    with opened(dsn) as pool:
+        maintain.ensure_partitions(pool)
+    try:
+        yield dsn
+    finally:
+        with psycopg.connect(admin, autocommit=True) as conn:
+            conn.execute(f"drop database {name} with (force)")  # noqa: S608 - see above
+
+
+@contextlib.contextmanager
+def opened(dsn: str) -> Iterator[Database]:
+    """Opens the store's own pool, with its settings."""
+    pool = Database(dsn, schema=SCHEMA, connection_count=4, name="bench")
+    pool.open()
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@contextlib.contextmanager
+def tenure_server(dsn: str, *, processes: int = 1) -> Iterator[str]:
+    """Runs a server process and gives its address."""
+    command = [sys.executable, "-m", "bench.serve", dsn]
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RuntimeError("the server did not start")
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextlib.contextmanager
+def python_worker(address: str, *, concurrency: int = 10) -> Iterator[None]:
+    """Runs a worker process of the SDK with the bench's handlers."""
+    command = [sys.executable, "-m", "bench.work", str(concurrency)]
+    environment = os.environ | {"TENURE_ADDRESS": address}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)  # noqa: S603 - our own command
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def wait_for_deliveries(dsn: str, count: int, *, timeout: float = 300) -> None:
+    """Waits until so many deliveries are final, looking four times a second."""
+    deadline = time.monotonic() + timeout
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        while time.monotonic() < deadline:
+            row = conn.execute(
+                "select count(*) from tenure.deliveries where final"
+            ).fetchone()
+            if row is not None and row[0] >= count:
+                return
+            time.sleep(0.25)
+    raise TimeoutError(f"fewer than {count} deliveries in {timeout} s")
+
+
+def rate(dsn: str) -> float:
+    """Gives completions a second, between the first and the last commit."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        row = conn.execute(
+            "select count(*), extract(epoch from max(ended_at) - min(ended_at))"
+            " from tenure.deliveries where final"
+        ).fetchone()
+    assert row is not None
+    return float(row[0]) / max(float(row[1]), 1e-9)

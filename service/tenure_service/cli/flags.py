@@ -1,0 +1,85 @@
+"""Flags that several commands take, and the forms of their values."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Final
+
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def remote() -> argparse.ArgumentParser:
+    """Gives the flags of commands that ask a server."""
+    group = argparse.ArgumentParser(add_help=False)
+    box = group.add_argument_group("server")
+    box.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="server to ask (TENURE_ADDRESS, else 127.0.0.1:7711)",
+    )
+    box.add_argument("--namespace", metavar="NAME", help="namespace (TENURE_NAMESPACE, or default)")
+    box.add_argument("--json", action="store_true", help="print one JSON document, for scripts")
+    return group
+
+
+def settings() -> argparse.ArgumentParser:
+    """Gives one flag for each field of `config.ServerConfig`.
+
+    Values stay text: the configuration checks all of them and lists every problem at once.
+    """
+    group = argparse.ArgumentParser(add_help=False)
+    box = group.add_argument_group("settings (each also as a variable, such as TENURE_DATABASE)")
+    database(box)
+    box.add_argument("--listen", metavar="HOST:PORT", help="address (127.0.0.1:7711); port 0: any")
+    box.add_argument(
+        "--insecure",
+        action="store_const",
+        const="1",
+        help="listen without TLS and keys on an address that others can reach",
+    )
+    box.add_argument(
+        "--migrate",
+        action=argparse.BooleanOptionalAction,
+        help="bring the schema up to date at start (yes)",
+    )
+    for name, text in (
+        ("connections", "connections to PostgreSQL a process, at most (12)"),
+        ("processes", "server processes on the one port (1)"),
+        ("lease-seconds", "how long a worker may be silent (30)"),
+        ("first-lease-seconds", "the same, before its first heartbeat (15)"),
+        ("heartbeat-seconds", "pause between heartbeats of a worker (5)"),
+        ("accept-seconds", "time for a worker to accept what it was handed"),
+        ("stop-grace-seconds", "how long a stop may take"),
+        ("log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
+    ):
+        box.add_argument(f"--{name}", metavar="NAME" if name == "log-level" else "N", help=text)
+    return group
+
+
+def database(box: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    """Adds the flags that say where the tables are."""
+    box.add_argument("--database", metavar="URL", help="PostgreSQL 18 or newer; URL or conninfo")
+    box.add_argument("--schema", dest="schema_name", metavar="NAME", help="its schema (tenure)")
+
+
+def seconds(text: str) -> float:
+    """Reads a time: `30`, `1.5`, `90s`, `5m`, `2h`, `1d`, `200ms`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 30, 90s, 5m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def count(text: str) -> int:
+    """Reads a number of things, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Reads a TCP port; 0 means any free one."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
+    return int(text)

@@ -1,0 +1,374 @@
+"""All commands with their flags, help and examples. Imports nothing that is slow to import."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tenure_service import __version__
+from tenure_service.cli import exits, flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ABOUT = """\
+Durable tasks on PostgreSQL.
+
+The first ten minutes:
+  tenure new hello && cd hello
+  tenure dev app:app                                        (in one terminal)
+  tenure task enqueue greet --input '{"name": "Ada"}' --wait 10   (in another)
+"""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses a command line; `call` of the result is `module:function` of this package.
+
+    Prints help and exits by itself, with code 2 where the usage is wrong.
+    """
+    words = list(arguments)
+    if words[:2] == ["worker", "list"]:
+        # `tenure worker APP` takes any app but one called `list`, which has no colon in it.
+        words[:2] = ["worker list"]
+    return build().parse_args(words)
+
+
+def build() -> argparse.ArgumentParser:
+    """Builds the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="tenure",
+        description=_ABOUT,
+        epilog=f"`tenure COMMAND --help` explains each with an example.\n\n{exits.HELP}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"tenure {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _start(commands)
+    _run(commands)
+    _task(commands)
+    _dead_letter(commands)
+    _registry(commands)
+    return top
+
+
+def _add(
+    commands: Any,
+    name: str,
+    call: str,
+    about: str,
+    examples: str,
+    *,
+    parents: Sequence[argparse.ArgumentParser] = (),
+) -> argparse.ArgumentParser:
+    """Adds one command; `about` is its line in the list, and the start of its own help."""
+    shown = "\n".join(f"  {line}" for line in examples.splitlines())
+    made: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about.partition("\n")[0],
+        description=about,
+        epilog=f"examples:\n{shown}\n\n{exits.HELP}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=parents,
+        allow_abbrev=False,
+    )
+    made.set_defaults(call=call)
+    return made
+
+
+def _group(commands: Any, name: str, about: str) -> Any:
+    made = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"`tenure {name} COMMAND --help` has an example.\n\n{exits.HELP}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+# ---------------------------------------------------------------- the first ten minutes
+
+
+def _start(commands: Any) -> None:
+    new = _add(
+        commands,
+        "new",
+        "new:run",
+        "make a folder with two tasks, a test and a README\n\nNothing is ever overwritten.",
+        "tenure new hello",
+    )
+    new.add_argument("name", metavar="NAME", help="folder to make; its last part names the app")
+    dev = _add(
+        commands,
+        "dev",
+        "dev:run",
+        "run PostgreSQL, a server and a worker in this terminal\n\n"
+        "The data stays in .tenure/ until you delete it. The worker starts again when a *.py file"
+        "\nof the app changes. Ctrl-C stops everything.",
+        "tenure dev app:app\ntenure dev --port 0 --ephemeral",
+    )
+    dev.add_argument("app", nargs="?", metavar="MODULE:NAME", help="app to run a worker for")
+    dev.add_argument("--dir", default=".tenure", metavar="DIR", help="where data is (.tenure)")
+    dev.add_argument("--port", type=flags.port, default=7711, metavar="N", help="port (7711)")
+    dev.add_argument("--ephemeral", action="store_true", help="start empty, forget at the end")
+    dev.add_argument("--concurrency", type=flags.count, default=10, metavar="N", help="(10)")
+    dev.add_argument("--verbose", action="store_true", help="show the server's own log too")
+
+
+# ---------------------------------------------------------------------------- production
+
+
+def _run(commands: Any) -> None:
+    server = _add(
+        commands,
+        "server",
+        "server:run",
+        "run a server\n\n"
+        "Prints `listening on HOST:PORT` when it is ready (a JSON object with --json); logs go to"
+        "\nstderr. SIGTERM or Ctrl-C drains and stops. Flags go before variables.",
+        "tenure server --database postgresql://tenure@db/tenure --listen 127.0.0.1:7711\n"
+        "TENURE_DATABASE=... tenure server --processes 4",
+        parents=[flags.settings()],
+    )
+    server.add_argument("--json", action="store_true", help="say where it listens as JSON")
+    server.add_argument("--share-port", action="store_true", help=argparse.SUPPRESS)
+    worker = _add(
+        commands,
+        "worker",
+        "worker:run",
+        "run a worker for an app; `tenure worker list` lists those that run\n\n"
+        "SIGTERM or Ctrl-C lets running handlers end; a second one stops at once.",
+        "tenure worker app:app\ntenure worker shop.tasks:app --queue payments --concurrency 50",
+    )
+    worker.add_argument("app", metavar="MODULE:NAME", help="app whose tasks it runs, app:app")
+    worker.add_argument("--address", metavar="HOST:PORT", help="server (TENURE_ADDRESS)")
+    worker.add_argument("--namespace", metavar="NAME", help="namespace (TENURE_NAMESPACE)")
+    worker.add_argument(
+        "--queue", action="append", metavar="Q", help="serve this queue; may be repeated"
+    )
+    worker.add_argument("--concurrency", type=flags.count, default=10, metavar="N", help="(10)")
+    worker.add_argument("--name", metavar="NAME", help="name for people (host and process id)")
+    worker.add_argument(
+        "--grace",
+        type=flags.seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="time for running handlers at a stop (30)",
+    )
+    worker.add_argument("--log-level", default="INFO", metavar="NAME", help="(INFO)")
+    worker.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
+    migrate = _add(
+        commands,
+        "migrate",
+        "schema:run",
+        "bring the schema of a database up to date\n\nSafe to run from several places at once.",
+        "tenure migrate --database postgresql://tenure@db/tenure\ntenure migrate --status",
+    )
+    flags.database(migrate)
+    migrate.add_argument("--status", action="store_true", help="only say what is applied")
+    migrate.add_argument("--phase", choices=["pre", "post"], help="only these, for a roll-out")
+    migrate.add_argument("--json", action="store_true", help="print one JSON document")
+    settings = _add(
+        commands,
+        "config",
+        "settings:run",
+        "print the settings of a server with their sources, secrets masked",
+        "tenure config\ntenure config --listen 0.0.0.0:7711 --json",
+        parents=[flags.settings()],
+    )
+    settings.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+# --------------------------------------------------------------------------------- tasks
+
+
+def _task(commands: Any) -> None:
+    group = _group(commands, "task", "enqueue, read and cancel tasks")
+    remote = [flags.remote()]
+    _enqueue(group, remote)
+    get = _add(
+        group,
+        "get",
+        "tasks:get",
+        "show a task and each time it was handed out",
+        "tenure task get 0198... --payloads",
+        parents=remote,
+    )
+    get.add_argument("id", metavar="ID")
+    get.add_argument("--payloads", action="store_true", help="with input and output")
+    listing = _add(
+        group,
+        "list",
+        "tasks:list_",
+        "list tasks of one state, newest first",
+        "tenure task list --state READY --queue payments",
+        parents=remote,
+    )
+    listing.add_argument(
+        "--state",
+        required=True,
+        type=str.upper,
+        choices=[
+            "DELAYED",
+            "READY",
+            "LEASED",
+            "RUNNING",
+            "BACKOFF",
+            "COMPLETED",
+            "DEAD",
+            "CANCELLED",
+            "TIMED_OUT",
+        ],
+        metavar="STATE",
+        help="DELAYED READY LEASED RUNNING BACKOFF COMPLETED DEAD CANCELLED TIMED_OUT",
+    )
+    _filters(listing)
+    cancel = _add(
+        group,
+        "cancel",
+        "tasks:cancel",
+        "ask for the end of tasks; running handlers may clean up",
+        "tenure task cancel 0198... 0199... --reason 'wrong customer'",
+        parents=remote,
+    )
+    cancel.add_argument("ids", nargs="+", metavar="ID")
+    cancel.add_argument("--reason", default="", metavar="TEXT", help="shown with the task")
+    why = _add(
+        group,
+        "why",
+        "tasks:why",
+        "say why a task stands where it stands",
+        "tenure task why 0198...",
+        parents=remote,
+    )
+    why.add_argument("id", metavar="ID")
+
+
+def _enqueue(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
+    enqueue = _add(
+        group,
+        "enqueue",
+        "tasks:enqueue",
+        "enqueue a task by name\n\n"
+        "Prints its id; with --wait also its result, and exits with 1 unless it completed.",
+        "tenure task enqueue greet --input '{\"name\": \"Ada\"}' --wait 10\n"
+        "tenure task enqueue charge --input-file order.json --key order-17 --delay 5m",
+        parents=remote,
+    )
+    enqueue.add_argument("name", metavar="NAME", help="name of the task; need not be registered")
+    source = enqueue.add_mutually_exclusive_group()
+    source.add_argument("--input", metavar="JSON", help="parameters by name, as one JSON object")
+    source.add_argument("--input-file", metavar="FILE", help="the same from a file; - is stdin")
+    enqueue.add_argument("--queue", default="", metavar="Q", help="queue (default)")
+    enqueue.add_argument("--key", default="", help="idempotency key: a second one is the first")
+    enqueue.add_argument("--lane", default="", help="lane key within the queue")
+    enqueue.add_argument("--delay", type=flags.seconds, default=0.0, help="30, 5m, 2h: run later")
+    enqueue.add_argument("--priority", type=int, default=0, metavar="N", help="-100 to 100")
+    enqueue.add_argument("--max-attempts", type=flags.count, metavar="N", help="attempts in all")
+    enqueue.add_argument(
+        "--wait", type=flags.seconds, metavar="SECONDS", help="wait for the result"
+    )
+
+
+def _filters(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--queue", default="", metavar="Q", help="only this queue")
+    made.add_argument("--name", default="", metavar="NAME", help="only tasks of this name")
+    made.add_argument("--limit", type=flags.count, default=100, metavar="N", help="at most (100)")
+
+
+def _dead_letter(commands: Any) -> None:
+    group = _group(commands, "dead-letter", "tasks that ended without success: list, replay")
+    remote = [flags.remote()]
+    listing = _add(
+        group,
+        "list",
+        "dead_letters:list_",
+        "list tasks that ended without success, newest first",
+        "tenure dead-letter list --name charge",
+        parents=remote,
+    )
+    _filters(listing)
+    listing.add_argument(
+        "--state",
+        type=str.upper,
+        choices=["OPEN", "REPLAYED", "DISCARDED"],
+        default="OPEN",
+        metavar="STATE",
+        help="OPEN (default), REPLAYED or DISCARDED",
+    )
+    show = _add(
+        group,
+        "show",
+        "dead_letters:show_",
+        "show a dead task with its input and the stack of its failure",
+        "tenure dead-letter show 0198...",
+        parents=remote,
+    )
+    show.add_argument("id", metavar="ID")
+    for name, about in (
+        ("replay", "make dead tasks ready again, attempts counted from 1"),
+        ("discard", "mark dead letters as dealt with; the tasks stay readable"),
+    ):
+        made = _add(
+            group,
+            name,
+            f"dead_letters:{name}",
+            about,
+            f"tenure dead-letter {name} 0198... 0199...\n"
+            f"tenure dead-letter {name} --all --name charge",
+            parents=remote,
+        )
+        made.add_argument("ids", nargs="*", metavar="ID")
+        made.add_argument("--all", action="store_true", help="every open one of the filters")
+        made.add_argument("--queue", default="", metavar="Q", help="with --all: of this queue")
+        made.add_argument("--name", default="", metavar="NAME", help="with --all: of this name")
+
+
+# ------------------------------------------------------------------------------ registry
+
+
+def _registry(commands: Any) -> None:
+    remote = [flags.remote()]
+    queue = _group(commands, "queue", "what stands in the queues; pause and resume them")
+    _add(
+        queue,
+        "list",
+        "registry:list_queues",
+        "count what stands where, by queue and task name",
+        "tenure queue list",
+        parents=remote,
+    )
+    for name, about in (
+        ("pause", "hand nothing out of a queue; what runs goes on"),
+        ("resume", "hand out of a queue again"),
+    ):
+        made = _add(
+            queue, name, f"registry:{name}_queue", about, f"tenure queue {name} mail", parents=remote
+        )
+        made.add_argument("name", metavar="QUEUE")
+    _add(
+        commands,
+        "worker list",
+        "registry:list_workers",
+        "list workers that hold a session",
+        "tenure worker list --json",
+        parents=remote,
+    )
+    namespace = _group(commands, "namespace", "list and create namespaces")
+    _add(
+        namespace,
+        "list",
+        "registry:list_namespaces",
+        "list namespaces",
+        "tenure namespace list",
+        parents=remote,
+    )
+    create = _add(
+        namespace,
+        "create",
+        "registry:create_namespace",
+        "create a namespace, unless there is one of this name",
+        "tenure namespace create team-a",
+        parents=remote,
+    )
+    create.add_argument("name", metavar="NAME")

@@ -1,0 +1,109 @@
+"""The client of a server, for commands that ask one, and what its refusals mean to a command."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+from tenure_service.cli import exits
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tenure import Client, Page
+    from tenure.errors import ServiceError
+
+T = TypeVar("T")
+
+_PROBE_SECONDS = 5.0
+_PAGE_SIZE = 1_000
+
+
+@contextlib.contextmanager
+def client(values: argparse.Namespace) -> Iterator[Client]:
+    """Yields a client of the server that the flags name, and translates what it raises.
+
+    Raises:
+        CommandFailed: nobody answers, or the server refused.
+    """
+    import tenure
+
+    _show_warnings()
+    made = tenure.Client(values.address, values.namespace)
+    _probe(made.target.address)
+    try:
+        yield made
+    except tenure.ServiceError as exc:
+        raise exits.CommandFailed(str(exc), code(exc)) from exc
+    except tenure.UsageError as exc:
+        raise exits.CommandFailed(str(exc), exits.USAGE) from exc
+
+
+def code(error: ServiceError) -> int:
+    """Gives the exit code of a refusal."""
+    import tenure
+
+    if isinstance(error, tenure.FieldInvalid | tenure.PayloadTooLarge):
+        return exits.USAGE
+    if isinstance(error, tenure.StateConflict | tenure.KeyTaken | tenure.RequestIdReused):
+        return exits.CONFLICT
+    return exits.FAILED
+
+
+def collect(page: Callable[[int, str], Page[T]], limit: int) -> tuple[list[T], bool]:
+    """Reads pages until there are `limit` items; `page` takes a size and a token.
+
+    Returns:
+        The items, and whether there are more.
+    """
+    items: list[T] = []
+    token = ""
+    while True:
+        got = page(min(_PAGE_SIZE, limit - len(items)), token)
+        items += got.items
+        token = got.next_page_token
+        if not token or len(items) >= limit:
+            return items, bool(token)
+
+
+def settle(ids: Sequence[str], answers: Sequence[T | ServiceError]) -> tuple[list[T], int]:
+    """Says which items of a batch were refused.
+
+    Returns:
+        The answers of the others, and the exit code of the worst refusal.
+    """
+    import tenure
+
+    done: list[T] = []
+    worst = exits.OK
+    for task_id, answer in zip(ids, answers, strict=True):
+        if isinstance(answer, tenure.ServiceError):
+            print(f"tenure: {task_id}: {answer}", file=sys.stderr)
+            worst = max(worst, code(answer))
+        else:
+            done.append(answer)
+    return done, worst
+
+
+def _probe(address: str) -> None:
+    """Finds out at once that nobody listens: the client would try for half a minute."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    if "://" in host or not port.isdecimal():
+        return  # TLS, or a form that only gRPC knows: the client finds out
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS):
+            pass
+    except (OSError, OverflowError) as exc:
+        raise exits.CommandFailed(
+            f"no server answers at {address} ({exc.__class__.__name__}: {exc}).\n"
+            "Start one with `tenure dev`, or name it with --address or TENURE_ADDRESS."
+        ) from exc
+
+
+def _show_warnings() -> None:
+    """Shows the SDK's warnings, such as that a server stopped answering, as remarks."""
+    logging.basicConfig(format="tenure: %(message)s", level=logging.WARNING)

@@ -1,0 +1,177 @@
+"""`tenure server`: one server, or several processes on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import json
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from tenure_service.cli import exits
+from tenure_service.cli.worker import LOG_FORMAT
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from tenure_service.config import ServerConfig
+    from tenure_service.main import Server
+
+_log = logging.getLogger(__name__)
+
+_REMINDER_SECONDS: Final = 3600.0
+
+
+def run(values: argparse.Namespace) -> int:
+    """Serves until a signal comes."""
+    config = configuration(values)
+    logging.basicConfig(format=LOG_FORMAT, level=config.log_level)
+    if values.share_port:
+        return _one(config, values, share_port=True)
+    refuse_taken(config.listen)
+    if config.processes > 1:
+        return _several(config, values)
+    return _one(config, values, share_port=False)
+
+
+def configuration(values: argparse.Namespace) -> ServerConfig:
+    """Reads the settings from flags and variables.
+
+    Raises:
+        CommandFailed: with every setting that is wrong.
+    """
+    from tenure_service import config
+
+    flags = {
+        name: value for name, value in vars(values).items() if name in config.ServerConfig.model_fields
+    }
+    try:
+        return config.load(flags)
+    except config.ConfigInvalid as exc:
+        problems = str(exc).splitlines()
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        count = "one setting is" if len(problems) == 1 else f"{len(problems)} settings are"
+        raise exits.CommandFailed(f"{count} wrong:\n{listed}", exits.USAGE) from exc
+
+
+def _one(config: ServerConfig, values: argparse.Namespace, *, share_port: bool) -> int:
+    from tenure_service import main
+
+    with reported():
+        asyncio.run(
+            main.serve(
+                config,
+                share_port=share_port,
+                started=functools.partial(_started, config, values),
+            )
+        )
+    return exits.OK
+
+
+def _started(config: ServerConfig, values: argparse.Namespace, server: Server) -> None:
+    if values.json:
+        print(json.dumps({"address": server.address, "process_id": os.getpid()}), flush=True)
+    else:
+        print(f"listening on {server.address}", flush=True)
+    _remind(config)
+
+
+def _remind(config: ServerConfig) -> None:
+    """Warns now and each hour while others can reach the server without TLS and keys."""
+    from tenure_service.config import is_loopback
+
+    if not is_loopback(config.listen):
+        _log.warning(
+            "%s is open: whoever reaches it may do everything, without TLS and keys (--insecure)",
+            config.listen,
+        )
+        asyncio.get_running_loop().call_later(_REMINDER_SECONDS, _remind, config)
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Turns what a server's start may raise into a sentence.
+
+    Raises:
+        CommandFailed: instead of the errors of `main.Server.start`.
+    """
+    from tenure_service.engine.errors import TenureError
+    from tenure_service.store.migrate import MigrationError
+
+    try:
+        yield
+    except (MigrationError, TenureError, OSError) as exc:
+        raise exits.CommandFailed(str(exc)) from exc
+
+
+# ------------------------------------------------------------------- several processes
+
+
+def _several(config: ServerConfig, values: argparse.Namespace) -> int:
+    """Runs children that share the port; their settings travel in the environment.
+
+    A command line is for everybody to read, and the database URL may hold a password.
+    """
+    from tenure_service import main
+    from tenure_service.config import variable
+
+    with _reserved(config.listen) as listen:
+        for name, value in config.model_copy(update={"listen": listen}).model_dump().items():
+            # An empty variable counts as not set, hence the digit for False.
+            os.environ[variable(name)] = str(int(value) if isinstance(value, bool) else value)
+        command = ["server", "--share-port", *(["--json"] if values.json else [])]
+        return main.supervise(command, config.processes)
+
+
+@contextlib.contextmanager
+def _reserved(listen: str) -> Iterator[str]:
+    """Keeps the port for the children, also between the end of one and the start of the next.
+
+    The socket is bound and does not listen, so the kernel hands it no connection.
+
+    Yields:
+        The address, with the port that was found where it says 0.
+    """
+    host, _, port = listen.rpartition(":")
+    with _bound(host, int(port), share=True) as bound:
+        yield f"{host}:{bound.getsockname()[1]}"
+
+
+def refuse_taken(listen: str) -> None:
+    """Finds out before anything else starts whether the address can be listened on.
+
+    Raises:
+        CommandFailed: somebody else listens there, or it is none of this machine.
+    """
+    host, _, port = listen.rpartition(":")
+    if port != "0":
+        _bound(host, int(port), share=False).close()
+
+
+def _bound(host: str, port: int, *, share: bool) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            # Connections of a server that has just ended do not keep the port.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if share:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.bind(address)
+        except BaseException:
+            made.close()
+            raise
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            raise exits.CommandFailed(
+                f"{host}:{port} is taken: another program listens there", exits.CONFLICT
+            ) from exc
+        raise exits.CommandFailed(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+    return made

@@ -1,0 +1,272 @@
+"""`tenure task`: enqueue, get, list, cancel, why."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from tenure_service.cli import exits, remote, show
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tenure import Client, NewTask, TaskDetails, TaskOutcome
+
+# Between two looks at the state of a task that is waited for.
+_LOOK_SECONDS = 2.0
+
+
+def enqueue(values: argparse.Namespace) -> int:
+    """Enqueues one task, and waits for its result where that is asked for."""
+    task = _new_task(values)
+    with remote.client(values) as client:
+        stored = client.enqueue(task)
+        answer: dict[str, Any] = {"id": stored.id, "existing": stored.existing}
+        if values.wait is None:
+            if values.json:
+                show.document(answer)
+            else:
+                print(stored.id)
+                if stored.existing:
+                    show.note(f"it stood under the key {values.key!r} before: nothing is new")
+            return exits.OK
+        if not values.json:
+            print(stored.id, flush=True)
+        outcome = _wait(client, stored.id, values.wait)
+        if values.json:
+            show.document(answer | _outcome(outcome))
+        return _told(client, stored.id, outcome, values)
+
+
+def _new_task(values: argparse.Namespace) -> NewTask:
+    import tenure
+
+    retry = None
+    if values.max_attempts is not None:
+        if values.max_attempts > 1_000:
+            raise exits.CommandFailed("--max-attempts is 1 to 1,000", exits.USAGE)
+        retry = tenure.Policy(retry=tenure.Retry(values.max_attempts))
+    return tenure.NewTask(
+        name=values.name,
+        arguments=tenure.Payload(data=_input(values)),
+        queue=values.queue,
+        priority=values.priority,
+        delay=values.delay,
+        key=values.key,
+        lane=values.lane,
+        policy=retry,
+    )
+
+
+def _input(values: argparse.Namespace) -> bytes:
+    """Reads the parameters and checks that they are one JSON object; the text goes as it is."""
+    where = "--input"
+    data: bytes = (values.input if values.input is not None else "{}").encode(errors="replace")
+    if values.input_file is not None:
+        where = values.input_file
+        try:
+            data = (
+                sys.stdin.buffer.read()
+                if where == "-"
+                else pathlib.Path(values.input_file).read_bytes()
+            )
+        except OSError as exc:
+            raise exits.CommandFailed(
+                f"{where} cannot be read: {exc.strerror}", exits.USAGE
+            ) from exc
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise exits.CommandFailed(
+            f"{where} is no JSON: {exc}\n"
+            'Quote it for the shell, such as --input \'{"name": "Ada"}\'.',
+            exits.USAGE,
+        ) from exc
+    if not isinstance(value, dict):
+        raise exits.CommandFailed(
+            f"{where} is {json.dumps(value)[:60]}: parameters travel by name, as a JSON object"
+            ' such as {"name": "Ada"}',
+            exits.USAGE,
+        )
+    return data
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _wait(client: Client, task_id: str, seconds: float) -> TaskOutcome | None:
+    """Waits until a task is over; None when the time is."""
+    import tenure
+
+    give_up_at = time.monotonic() + seconds
+    with show.progress(f"waiting for {task_id}") as say:
+        while True:
+            left = max(0.0, give_up_at - time.monotonic())
+            answer = client.await_tasks([task_id], min(left, _LOOK_SECONDS)).get(task_id)
+            if isinstance(answer, tenure.ServiceError):
+                raise answer
+            if answer is not None or left <= _LOOK_SECONDS:
+                return answer
+            task = client.get_task(task_id).task
+            say(f"{task.state}, attempt {task.attempt}")
+
+
+def _outcome(outcome: TaskOutcome | None) -> dict[str, Any]:
+    if outcome is None:
+        return {"state": None, "output": None, "failure": None, "attempt": None}
+    return {
+        "state": outcome.state.value,
+        "output": outcome.output,
+        "failure": outcome.failure,
+        "attempt": outcome.attempt,
+    }
+
+
+def _told(
+    client: Client, task_id: str, outcome: TaskOutcome | None, values: argparse.Namespace
+) -> int:
+    """Prints how the wait ended, and returns the exit code."""
+    if outcome is None:
+        reasons = client.explain_task(task_id).reasons
+        raise exits.CommandFailed(
+            "\n".join([f"not over after {values.wait:g} s; it goes on.", *reasons])
+        )
+    if outcome.state.value == "COMPLETED":
+        if not values.json:
+            print(show.payload_text(outcome.output))
+        return exits.OK
+    why = f": {outcome.failure}" if outcome.failure is not None else ""
+    raise exits.CommandFailed(
+        f"{outcome.state.value} after attempt {outcome.attempt}{why}\n"
+        f"More: tenure dead-letter show {task_id}"
+    )
+
+
+def get(values: argparse.Namespace) -> None:
+    """Shows one task and its deliveries."""
+    with remote.client(values) as client:
+        details = client.get_task(values.id, payloads=values.payloads)
+    if values.json:
+        show.document({"task": details.task, "deliveries": details.deliveries})
+    else:
+        print_details(details)
+
+
+def print_details(details: TaskDetails, *, stack: bool = False) -> None:
+    """Prints a task and its deliveries for people; `stack`: the failure with its traceback."""
+    task = details.task
+    failure = task.failure
+    retry = task.policy.retry
+    show.facts(
+        [
+            ("id", task.id),
+            ("name", task.name),
+            ("queue", task.queue),
+            ("lane", task.lane),
+            ("key", task.key),
+            ("state", f"{task.state}{' (cancel requested)' if task.cancel_requested else ''}"),
+            ("attempt", f"{task.attempt} of {retry.max_attempts if retry else '?'}"),
+            ("lost", task.lost_count or None),
+            ("priority", task.priority or None),
+            ("worker", task.worker),
+            ("enqueued", show.instant(task.enqueued_at)),
+            ("ready", show.instant(task.ready_at)),
+            ("ended", show.instant(task.ended_at)),
+            ("input", show.payload_text(task.input)),
+            ("output", show.payload_text(task.output)),
+            ("failure", (failure.format() if stack else str(failure)) if failure else None),
+        ]
+    )
+    if details.deliveries:
+        print()
+        show.table(
+            ["delivery", "attempt", "outcome", "worker", "started", "ended", "failure"],
+            [
+                (
+                    each.delivery,
+                    each.attempt,
+                    each.outcome.value,
+                    each.worker,
+                    show.instant(each.started_at),
+                    show.instant(each.ended_at),
+                    each.failure,
+                )
+                for each in details.deliveries
+            ],
+            empty="",
+        )
+
+
+def list_(values: argparse.Namespace) -> None:
+    """Lists tasks of one state."""
+    import tenure
+
+    state = tenure.TaskState(values.state)
+    with remote.client(values) as client:
+        items, more = remote.collect(
+            lambda size, token: client.list_tasks(
+                state, queue=values.queue, name=values.name, page_size=size, page_token=token
+            ),
+            values.limit,
+        )
+    if values.json:
+        show.document(items)
+    else:
+        show.table(
+            ["id", "name", "queue", "state", "attempt", "ready", "ended", "failure"],
+            [
+                (
+                    task.id,
+                    task.name,
+                    task.queue,
+                    task.state.value,
+                    task.attempt,
+                    show.instant(task.ready_at),
+                    show.instant(task.ended_at),
+                    task.failure,
+                )
+                for task in items
+            ],
+            empty=f"no task is {state.value}",
+        )
+    if more:
+        show.note(f"these are the newest {len(items)}; --limit shows more")
+
+
+def cancel(values: argparse.Namespace) -> int:
+    """Asks for the end of tasks."""
+    with remote.client(values) as client:
+        answers = client.cancel_tasks(values.ids, reason=values.reason)
+    return _print_states(values, answers)
+
+
+def _print_states(values: argparse.Namespace, answers: list[Any]) -> int:
+    """Prints the state of each task of a batch, and returns the exit code."""
+    _, worst = remote.settle(values.ids, answers)
+    states = [
+        {"id": task_id, "state": answer.value if hasattr(answer, "value") else None}
+        for task_id, answer in zip(values.ids, answers, strict=True)
+    ]
+    if values.json:
+        show.document(states)
+    else:
+        for each in states:
+            if each["state"] is not None:
+                print(f"{each['id']}  {each['state']}")
+    return worst
+
+
+def why(values: argparse.Namespace) -> None:
+    """Says why a task stands where it stands."""
+    with remote.client(values) as client:
+        answer = client.explain_task(values.id)
+    if values.json:
+        show.document(answer)
+        return
+    print(answer.state.value)
+    for reason in answer.reasons:
+        print(f"  {reason}")

@@ -1,0 +1,118 @@
+"""`tenure worker`: runs the tasks of an app until a signal comes.
+
+`tenure dev` runs it as a child and keeps the other end of `--parent-fd`: the end of that pipe is
+the end of the parent, however it came about, and the worker stops.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from tenure_service.cli import apps, exits
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tenure import App
+
+_log = logging.getLogger(__name__)
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+DEV_LOG_FORMAT: Final = "%(levelname)s %(message)s"
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Values to type for the parameters of the example that `tenure dev` shows.
+_EXAMPLES: Final[dict[Any, Any]] = {str: "text", int: 1, float: 1.5, bool: True}
+
+
+def run(values: argparse.Namespace) -> None:
+    """Runs the worker."""
+    import tenure
+
+    level = values.log_level.upper()
+    if level not in _LEVELS:
+        raise exits.CommandFailed(f"--log-level is one of {', '.join(_LEVELS)}", exits.USAGE)
+    for name, value in (("ADDRESS", values.address), ("NAMESPACE", values.namespace)):
+        if value is not None:
+            os.environ[f"TENURE_{name}"] = value  # an app reads them at its first call
+    in_dev = values.parent_fd is not None
+    if in_dev:
+        _stop_with_parent(values.parent_fd)
+    app = apps.load(values.app)
+    # After the import: an app that sets up logging itself has the last word.
+    logging.basicConfig(format=DEV_LOG_FORMAT if in_dev else LOG_FORMAT, level=level)
+    if values.address is not None and app.target.address != values.address:
+        _log.warning(
+            "the app %r names its own server, %s; %s is not used",
+            app.name,
+            app.target.address,
+            values.address,
+        )
+    try:
+        worker = tenure.Worker(
+            app, queues=values.queue, concurrency=values.concurrency, name=values.name
+        )
+        if in_dev:
+            _introduce(app)
+        else:
+            print(f"worker {worker.name} serves {_served(app, values.queue)}", flush=True)
+        worker.run(grace=values.grace)
+    except tenure.UsageError as exc:
+        raise exits.CommandFailed(str(exc), exits.USAGE) from exc
+    except tenure.ServiceError as exc:
+        raise exits.CommandFailed(str(exc)) from exc
+
+
+def _served(app: App, queues: list[str] | None) -> str:
+    """Lists the tasks by queue: `a, b on queue default; c on queue mail`."""
+    by_queue: dict[str, list[str]] = collections.defaultdict(list)
+    for name, task in app.tasks.items():
+        for queue in queues or [task.declaration.queue]:
+            by_queue[queue].append(name)
+    return "; ".join(f"{', '.join(names)} on queue {queue}" for queue, names in by_queue.items())
+
+
+def _introduce(app: App) -> None:
+    """Says on the terminal of `tenure dev` what is served, and what to type next."""
+    print(f"  worker    serves {_served(app, None) or 'nothing'}", flush=True)
+    address = app.target.address
+    where = "" if address == "127.0.0.1:7711" else f" --address {address}"
+    for name, task in app.tasks.items():
+        command = f"tenure task enqueue {name} --input '{_example(task)}' --wait 10{where}"
+        print(f"\n  Try in another terminal:\n    {command}\n", flush=True)
+        break
+
+
+def _example(task: Any) -> str:
+    """Gives parameters that the task may take, as JSON for a shell."""
+    import inspect
+
+    values = {}
+    for name, parameter in inspect.signature(task.declaration.function).parameters.items():
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            annotation = {"str": str, "int": int, "float": float, "bool": bool}.get(annotation)
+        if annotation in _EXAMPLES:
+            values[name] = _EXAMPLES[annotation]
+        elif parameter.default is inspect.Parameter.empty:
+            values[name] = None
+    return json.dumps(values)
+
+
+def _stop_with_parent(parent_fd: int) -> None:
+    """Stops this process when the other end of a pipe is gone, at the latest after some seconds."""
+
+    def watch() -> None:
+        os.read(parent_fd, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(5.0)
+        sys.stderr.write("tenure worker: its `tenure dev` is gone, and a handler does not end\n")
+        os._exit(exits.FAILED)
+
+    threading.Thread(target=watch, name="tenure-parent", daemon=True).start()

@@ -1,0 +1,3 @@
+from tests.usecase.stage import stage
+
+__all__ = ["stage"]
