@@ -40,7 +40,7 @@ class ServerConfig(BaseModel):
     listen: str = Field("127.0.0.1:7711", description="host:port for gRPC; port 0 is any free one")
     insecure: bool = Field(False, description="allow a non-loopback address without TLS and keys")
     migrate: bool = Field(True, description="bring the schema up to date at start")
-    connections: int = Field(12, ge=8, le=200, description="connections to PostgreSQL, at most")
+    connections: int = Field(16, ge=16, le=200, description="connections to PostgreSQL, at most")
     processes: int = Field(1, ge=1, le=64)
     lease_seconds: Seconds = limits.LEASE_DURATION.total_seconds()
     first_lease_seconds: Seconds = limits.FIRST_LEASE_DURATION.total_seconds()

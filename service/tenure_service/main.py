@@ -23,7 +23,8 @@ from tenure_service.loops.supervisor import Health, Supervisor
 from tenure_service.rpc.server import RpcServer
 from tenure_service.store import migrate
 from tenure_service.store.database import Database
-from tenure_service.usecase import maintain
+from tenure_service.store.rows import QueueStatisticsRow
+from tenure_service.usecase import maintain, operate
 from tenure_service.usecase.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,17 @@ class Server:
     def health(self) -> dict[str, Health]:
         """How each loop fares."""
         return self._supervisor.health
+
+    async def queue_statistics(self, namespace: str) -> list[QueueStatisticsRow]:
+        """Counts what stands where in a namespace, for whoever runs the server in its process.
+
+        Raises:
+            TenureError: DATABASE_UNAVAILABLE; NOT_REGISTERED: no such namespace.
+        """
+        namespace_id = await asyncio.to_thread(self._catalogue.namespace_id, namespace)
+        return await asyncio.to_thread(
+            operate.queue_statistics, self._database, namespace_id, queue=None
+        )
 
     async def start(self) -> None:
         """Connects, checks the schema, starts the loops, and listens.

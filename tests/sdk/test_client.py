@@ -15,7 +15,6 @@ from tenure import (
     ServiceError,
     StateConflict,
     TaskState,
-    Timeouts,
     Worker,
 )
 from tests.fix_server import RunningServer
@@ -62,8 +61,7 @@ async def test_enqueue__bad_field__is_named(client: AsyncClient) -> None:
 
 
 async def test_registry__overrides_and_queues__are_kept(client: AsyncClient) -> None:
-    policy = Policy(retry=Retry(9), timeouts=Timeouts(start_to_close=5))
-    stored = await client.set_task_definition("resize", policy)
+    stored = await client.set_task_definition("resize", Policy(retry=Retry(9)))
     assert stored.override is not None
     assert stored.effective.retry is not None
     assert stored.effective.retry.max_attempts == 9

@@ -118,6 +118,11 @@ class Session:
         self._said = ""
         self.connected = asyncio.Event()
 
+    @property
+    def slots(self) -> int:
+        """Tasks it asks for at a time now."""
+        return self._governor.slots
+
     async def run(self) -> None:
         """Serves streams until `close`; no status of a peer ends it."""
         sweep = asyncio.create_task(self._sweep_for_ever(), name="tenure-sweep")

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from tenure.worker.outbox import Outbox
 
 METHOD = "/tenure.v1.WorkerService/Work"
-# Time from Open to Opened. A connection that is half open answers nothing.
-OPEN_SECONDS = 10.0
+# Time from Open to Opened. A connection that is half open answers nothing, and the leases of the
+# session must still live when the next one is tried.
+OPEN_SECONDS = 5.0
 # Heartbeats in a row without an answer after which the connection counts as dead.
 HEARTBEATS_UNANSWERED_MAX = 3
 # Time that reports on their way get when the stream is left on purpose.

@@ -77,6 +77,11 @@ class Worker:
         self._hurry: asyncio.Event | None = None
         self._signals = 0
 
+    @property
+    def slots(self) -> int:
+        """Tasks it asks for at a time; more than `concurrency` once handlers proved short."""
+        return self._session.slots if self._session is not None else 0
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -101,7 +101,8 @@ def _broken(name: str, exc: BaseException) -> exits.CommandFailed:
             [
                 frame
                 for frame in each.stack
-                if not frame.filename.startswith("<frozen") and frame.filename != __file__
+                if not frame.filename.startswith("<frozen")
+                and frame.filename != __file__
                 and not frame.filename.endswith("importlib/__init__.py")
             ]
         )

@@ -251,7 +251,7 @@ def _enqueue(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
         "tasks:enqueue",
         "enqueue a task by name\n\n"
         "Prints its id; with --wait also its result, and exits with 1 unless it completed.",
-        "tenure task enqueue greet --input '{\"name\": \"Ada\"}' --wait 10\n"
+        'tenure task enqueue greet --input \'{"name": "Ada"}\' --wait 10\n'
         "tenure task enqueue charge --input-file order.json --key order-17 --delay 5m",
         parents=remote,
     )
@@ -343,7 +343,12 @@ def _registry(commands: Any) -> None:
         ("resume", "hand out of a queue again"),
     ):
         made = _add(
-            queue, name, f"registry:{name}_queue", about, f"tenure queue {name} mail", parents=remote
+            queue,
+            name,
+            f"registry:{name}_queue",
+            about,
+            f"tenure queue {name} mail",
+            parents=remote,
         )
         made.add_argument("name", metavar="QUEUE")
     _add(

@@ -54,7 +54,7 @@ def _where(values: argparse.Namespace) -> tuple[str, str]:
 def _print_status(status: Status, *, as_json: bool) -> int:
     changed = {row.id for row in status.changed}
     unknown = {row.id for row in status.unknown}
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "name": row.name,
             "state": (

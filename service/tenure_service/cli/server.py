@@ -48,7 +48,9 @@ def configuration(values: argparse.Namespace) -> ServerConfig:
     from tenure_service import config
 
     flags = {
-        name: value for name, value in vars(values).items() if name in config.ServerConfig.model_fields
+        name: value
+        for name, value in vars(values).items()
+        if name in config.ServerConfig.model_fields
     }
     try:
         return config.load(flags)

@@ -68,7 +68,7 @@ class Hub:
             accept_timeout=durations.accept,
             on_lost=self.lose,
         )
-        self.reporter = Reporter(database, catalogue, after=self.ended)
+        self.reporter = Reporter(database, catalogue, after=self.ended, freed=self.leaser.freed)
         self._enqueues: Batcher[enqueue.Call, list[enqueue.Answer] | TenureError] = Batcher(
             "enqueue",
             lambda calls: enqueue.enqueue(database, catalogue, calls),

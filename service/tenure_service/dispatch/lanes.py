@@ -6,7 +6,7 @@ be dead: stepping over dead index entries is what makes a pick slow while a snap
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tenure_service.store.leases import RANK_MIN
 
@@ -29,7 +29,6 @@ class LaneHint:
     low: tuple[int, int] = (RANK_MIN, 0)
     low_until: float = 0.0
     served_at: int = 0
-    inflight: bool = field(default=False)
 
     def place(self, now: float) -> tuple[int, int]:
         """Gives the place above which to pick now."""
@@ -45,9 +44,15 @@ class LaneHint:
             self.low = (RANK_MIN, 0)
 
     def picked(
-        self, place: tuple[int, int], *, last: tuple[int, int] | None, full: bool, woken: int
+        self,
+        place: tuple[int, int],
+        *,
+        last: tuple[int, int] | None,
+        full: bool,
+        more: bool,
+        woken: int,
     ) -> None:
-        """Notes what a pick above `place` found."""
+        """Notes what a pick above `place` found; `more`: there may be more than it asked for."""
         if full and last is not None:
             if self.low[0] == RANK_MIN:
                 self.low_until = time.monotonic() + _LOW_WATER_SECONDS
@@ -55,5 +60,5 @@ class LaneHint:
             return
         self.low = (RANK_MIN, 0)
         from_bottom = place[0] == RANK_MIN
-        if from_bottom and self.woken == woken:
+        if from_bottom and not more and self.woken == woken:
             self.hot = False

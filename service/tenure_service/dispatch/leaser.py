@@ -85,7 +85,7 @@ class Leaser:
             (session.namespace_id, queue, name)
             for session in self._sessions.values()
             for queue, name in session.served
-            if session.free(queue) > 0
+            if session.receiving and len(session.held) < session.slots.total
         }
 
     def freed(self) -> None:
@@ -133,10 +133,11 @@ class Leaser:
         heads: list[LaneHead] = []
         if len(takers) > 1:
             # Only the database knows which lane has the most urgent task.
+            before = {lane_id: self._lanes[lane_id].woken for lane_id in takers}
             heads = await loop.run_in_executor(
                 self._executor, lease.heads, self._database, list(takers)
             )
-            self._cool(takers, heads)
+            self._cool(before, heads)
         picks = self._plan(takers, heads)
         if not picks:
             return False
@@ -150,6 +151,7 @@ class Leaser:
 
     def _takers(self) -> dict[int, list[Session]]:
         """Gives the hot lanes that somebody can be given a task of, with who."""
+        self._unreserve()
         by_served: dict[tuple[int, str, str], list[Session]] = defaultdict(list)
         for session in self._sessions.values():
             for queue, name in session.served:
@@ -167,6 +169,19 @@ class Leaser:
                 takers[lane_id] = able
         return takers
 
+    def _unreserve(self) -> None:
+        """Gives back to common work the sessions that no suspect needs any more."""
+        wanted = {
+            (hint.namespace_id, hint.queue, hint.name)
+            for hint in self._lanes.values()
+            if hint.hot and hint.suspect
+        }
+        for session in self._sessions.values():
+            if session.reserved and not any(
+                (session.namespace_id, queue, name) in wanted for queue, name in session.served
+            ):
+                session.reserved = False
+
     def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
         """Finds a session with nothing outstanding, or sets one aside until it has nothing."""
         candidates = [session for session in able if session.receiving]
@@ -178,11 +193,11 @@ class Leaser:
             min(candidates, key=lambda session: len(session.held)).reserved = True
         return []
 
-    def _cool(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> None:
-        """Cools the lanes that turned out to be empty."""
+    def _cool(self, woken: Mapping[int, int], heads: Iterable[LaneHead]) -> None:
+        """Cools the lanes that turned out to be empty, unless they were woken meanwhile."""
         full = {head.lane_id for head in heads}
-        for lane_id in takers:
-            if lane_id not in full:
+        for lane_id, count in woken.items():
+            if lane_id not in full and self._lanes[lane_id].woken == count:
                 self._lanes[lane_id].hot = False
 
     def _plan(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> list[Pick]:
@@ -250,6 +265,8 @@ class Leaser:
         hint.picked(
             (pick.low_rank, pick.low_seq),
             last=last,
+            # A pick of one rank that took something says nothing of the tasks below that rank.
+            more=bool(grant.tasks) and pick.rank_max < RANK_MAX,
             full=len(grant.tasks) >= pick.task_count_max,
             woken=woken,
         )

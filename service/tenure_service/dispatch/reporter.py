@@ -51,11 +51,20 @@ class Reporter:
         catalogue: Catalogue,
         *,
         after: Callable[[Ends], None],
+        freed: Callable[[], None],
     ) -> None:
-        """Prepares a reporter; `after` is called on the event loop with what each batch ended."""
+        """Prepares a reporter.
+
+        Args:
+            database: Where results are recorded.
+            catalogue: For policies and lanes.
+            after: Called on the event loop with what each batch ended.
+            freed: Called once the slots of a report are free again.
+        """
         self._database = database
         self._catalogue = catalogue
         self._after = after
+        self._freed = freed
         self._loop = asyncio.get_running_loop()
         self._batcher: Batcher[_Item, list[Recorded]] = Batcher("report", self._flush, threads=2)
 
@@ -88,6 +97,7 @@ class Reporter:
                     answers[place] = one
                     if session is not None:
                         session.drop(_task_id(results[place].task_id))
+                self._freed()
         return [answer for answer in answers if answer is not None]
 
     async def end(self, namespace_id: int, endings: Sequence[Ending]) -> list[Recorded]:

@@ -128,6 +128,11 @@ class EmbeddedPostgres:
             raise EmbeddedError("the embedded PostgreSQL is stopped")
         return self._pid
 
+    @property
+    def running(self) -> bool:
+        """The server is up, as far as its process tells; False after a crash, until `restart`."""
+        return self._alive()
+
     def dsn(self, database: str = "tenure") -> str:
         """Returns a conninfo string with the password in it, for processes of the same account."""
         return (

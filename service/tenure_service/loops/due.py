@@ -84,6 +84,7 @@ class DueLoop:
             await hub.tell_cancels()
         if due.ready_lane_ids:
             await hub.leaser.wake(dict.fromkeys(due.ready_lane_ids, RANK_MIN))
+        hub.leaser.freed()
         hub.check_accepts()
         await hub.look_for_results()
         if time.monotonic() - self._touched_at > _TOUCH_SECONDS:

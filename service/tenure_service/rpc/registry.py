@@ -1,6 +1,5 @@
 """RegistryService."""
 
-
 from tenure.v1 import registry_service_pb2 as service
 from tenure.v1 import registry_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tenure.v1 import work_stream_pb2 as stream

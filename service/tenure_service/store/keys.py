@@ -8,6 +8,8 @@ from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
 
 _KIND = "TASK"
+#: Stands in the answer of a request for an item that its key answered.
+BY_KEY = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,16 @@ def claim_requests(conn: Conn, requests: Sequence[NewRequest]) -> set[tuple[int,
     }
     found = statements.many(conn, "request_claim", rows.RequestClaimed, parameters)
     return {(row.namespace_id, row.request_id) for row in found}
+
+
+def answer_requests(conn: Conn, answers: Sequence[tuple[int, str, Sequence[str]]]) -> None:
+    """Changes what claimed requests answer, as (namespace, request id, ids)."""
+    parameters = {
+        "namespace_ids": arrays.numbers(namespace_id for namespace_id, _, _ in answers),
+        "request_ids": arrays.uuids(request_id for _, request_id, _ in answers),
+        "answers": arrays.BytesArray([_pack(ids) for _, _, ids in answers]),
+    }
+    statements.execute(conn, "request_answer", parameters)
 
 
 def read_requests(

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy, Policy
 from tenure_service.store import registry, rows
-from tenure_service.store.database import Database
+from tenure_service.store.database import Conn, Database
 from tenure_service.store.registry import Lane
 
 K = TypeVar("K", bound=Hashable)
@@ -95,14 +95,15 @@ class Catalogue:
 
         return self._lane_ids.fill(lanes, load)
 
-    def lanes(self, lane_ids: Iterable[int]) -> dict[int, Lane]:
-        """Gives what lanes are."""
-        return self._lanes.fill(
-            lane_ids,
-            lambda missing: self._database.transact(
-                lambda conn: registry.read_lanes(conn, missing)
-            ),
-        )
+    def lanes(self, lane_ids: Iterable[int], conn: Conn | None = None) -> dict[int, Lane]:
+        """Gives what lanes are; inside a transaction, read on its own connection."""
+
+        def load(missing: list[int]) -> dict[int, Lane]:
+            if conn is not None:
+                return registry.read_lanes(conn, missing)
+            return self._database.transact(lambda own: registry.read_lanes(own, missing))
+
+        return self._lanes.fill(lane_ids, load)
 
     def suspect_lane_id(self, lane_id: int) -> int:
         """Gives the lane beside this one that holds tasks suspected of killing their workers."""
@@ -120,14 +121,18 @@ class Catalogue:
         )
         return {policy: ids[digest] for digest, policy in by_digest.items()}
 
-    def policies(self, policy_ids: Iterable[int]) -> dict[int, Policy]:
-        """Gives what policies say."""
-        return self._policies.fill(
-            policy_ids,
-            lambda missing: self._database.transact(
-                lambda conn: registry.read_policies(conn, missing)
-            ),
-        )
+    def policies(self, policy_ids: Iterable[int], conn: Conn | None = None) -> dict[int, Policy]:
+        """Gives what policies say; inside a transaction, read on its own connection.
+
+        A thread that holds a connection and waits for another one can wait for ever.
+        """
+
+        def load(missing: list[int]) -> dict[int, Policy]:
+            if conn is not None:
+                return registry.read_policies(conn, missing)
+            return self._database.transact(lambda own: registry.read_policies(own, missing))
+
+        return self._policies.fill(policy_ids, load)
 
     def override(self, namespace_id: int, name: str) -> PartialPolicy | None:
         """Gives the operator's override of a task name, a few seconds old at most."""

@@ -179,7 +179,7 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
         task_keys = [one.ending.key for one in unsure]
         cancelled = cancels.requested(conn, task_keys)
         ids = deliveries.policy_ids(conn, task_keys)
-        found = catalogue.policies(ids.values())
+        found = catalogue.policies(ids.values(), conn)
         policies = {task_id: found[policy_id] for task_id, policy_id in ids.items()}
     return [
         _decide(

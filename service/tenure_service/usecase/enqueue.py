@@ -6,7 +6,7 @@ then everything that is left is stored in one statement. Holds INV-06, INV-07, I
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -137,8 +137,11 @@ def _store(
         pending.task_id = task_id
     repeated = _claim_requests(conn, calls, prepared)
     fresh_answers: list[list[Answer | None]] = [[None] * len(call.items) for call in calls]
-    fresh = [pending for pending in prepared if pending.call not in repeated]
+    fresh = [pending for pending in prepared if _is_asked(answers[pending.call], pending.place)]
     standing = _claim_keys(conn, [pending for pending in fresh if pending.item.key], now)
+    _leave_to_keys(
+        conn, calls, prepared, {p.call for p in fresh if id(p) in standing} - set(repeated), standing
+    )
     stored: list[_Pending] = []
     for pending in fresh:
         answer = standing.get(id(pending))
@@ -166,8 +169,8 @@ def _claim_requests(
 ) -> dict[int, list[Answer] | TenureError]:
     """Gives the answers of calls whose request id was used before, by number of the call.
 
-    What a call answers is fixed before keys are looked at, so an item that its key answered is
-    answered by its key again.
+    What a call answers is fixed before keys are looked at. Where a key then answers instead
+    (`_leave_to_keys`), the repeated call has None, and its item is answered by its key again.
     """
     numbered = [(number, call) for number, call in enumerate(calls) if call.request_id is not None]
     if not numbered:
@@ -213,20 +216,52 @@ def _repeat(
             f"request_id {request.request_id} was used for another call",
             metadata={"request_id": request.request_id},
         )
-    ids = keys.unpack(row.answer)
-    return [Enqueued(task_id=task_id) for task_id in ids[: len(call.items)]]
+    ids = keys.unpack(row.answer)[: len(call.items)]
+    return [None if task_id == keys.BY_KEY else Enqueued(task_id=task_id) for task_id in ids]
+
+
+def _is_asked(slots: list[Answer | None] | TenureError, place: int) -> bool:
+    """Says whether an item is not answered yet."""
+    return not isinstance(slots, TenureError) and slots[place] is None
+
+
+def _leave_to_keys(
+    conn: Conn,
+    calls: Sequence[Call],
+    prepared: Sequence[_Pending],
+    numbers: Set[int],
+    standing: Mapping[int, Answer],
+) -> None:
+    """Notes which items of claimed requests their keys answered, so that they do so again."""
+    ids: dict[int, list[str]] = {number: [] for number in numbers if calls[number].request_id}
+    for pending in prepared:
+        if pending.call in ids:
+            ids[pending.call].append(keys.BY_KEY if id(pending) in standing else pending.task_id)
+    if ids:
+        keys.answer_requests(
+            conn,
+            [
+                (calls[number].namespace_id, calls[number].request_id or "", answered)
+                for number, answered in ids.items()
+            ],
+        )
 
 
 def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> dict[int, Answer]:
     """Gives the answers of items whose key stands, by identity of the item."""
     if not keyed:
         return {}
-    wanted = [(pending, _new_key(pending)) for pending in keyed]
-    claimed = keys.claim(conn, [key for _, key in wanted], now=now)
-    left = [(pending, key) for pending, key in wanted if key.task_id not in claimed]
-    if not left:
-        return {}
-    found = keys.lock(conn, [key for _, key in left], now=now)
+    everyone = wanted = [(pending, _new_key(pending)) for pending in keyed]
+    claimed: set[str] = set()
+    found: dict[tuple[int, str], keys.rows.KeyRow] = {}
+    while wanted:
+        claimed |= keys.claim(conn, [key for _, key in wanted], now=now)
+        wanted = [(pending, key) for pending, key in wanted if key.task_id not in claimed]
+        if wanted:
+            found |= keys.lock(conn, [key for _, key in wanted], now=now)
+        # A key that stood may have expired and been forgotten before it was locked: it is free.
+        wanted = [(p, key) for p, key in wanted if (key.namespace_id, key.key) not in found]
+    left = [(p, key) for p, key in everyone if key.task_id not in claimed]
     answers: dict[int, Answer] = {}
     taken_over: dict[tuple[int, str], keys.NewKey] = {}
     for pending, key in left:

@@ -92,7 +92,7 @@ def _take(
     namespace_id = wanted.session.namespace_id
     served = [(namespace_id, queue, name) for queue, name in wanted.served]
     heads = leases.ready_lanes(conn, served)
-    lanes = catalogue.lanes({head.lane_id for head in heads})
+    lanes = catalogue.lanes({head.lane_id for head in heads}, conn)
     grants: list[Grant] = []
     left = wanted.task_count_max
     holding = None

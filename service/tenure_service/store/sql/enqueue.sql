@@ -98,6 +98,15 @@ order by i.namespace_id, i.request_id
 on conflict do nothing
 returning namespace_id, request_id::text;
 
+-- name: request_answer :exec
+-- Changes what requests answer that this transaction has claimed.
+-- Invariants: INV-03. Locks: held by the caller. Index: requests_pkey.
+update requests as r
+set answer = i.answer
+from unnest(%(namespace_ids)s::integer [], %(request_ids)s::uuid [], %(answers)s::bytea [])
+    as i (namespace_id, request_id, answer)
+where r.namespace_id = i.namespace_id and r.request_id = i.request_id;
+
 -- name: request_get :many RequestRow
 -- Reads back what earlier calls with these request ids answered.
 -- Invariants: INV-03. Locks: none. Index: requests_pkey.

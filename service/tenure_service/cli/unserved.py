@@ -1,0 +1,46 @@
+"""Says, once each, that tasks wait for a handler that nobody has registered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tenure_service.engine.errors import TenureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenure_service.main import Server
+
+_PAUSE_SECONDS: Final = 2.0
+
+
+async def tell(server: Server, namespace: str, say: Callable[[str], None]) -> None:
+    """Looks each few seconds, until it is cancelled.
+
+    A name is told at the second look in a row that finds it without a worker: while a worker is
+    replaced there is none for a moment.
+    """
+    suspected: set[tuple[str, str]] = set()
+    told: set[tuple[str, str]] = set()
+    while True:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            statistics = await server.queue_statistics(namespace)
+        except TenureError:
+            continue  # the database is away for now: the server's own log says so
+        counts = {
+            (row.queue, row.name): row.ready_count
+            for row in statistics
+            if row.ready_count and not row.worker_count
+        }
+        for queue, name in sorted((counts.keys() & suspected) - told):
+            told.add((queue, name))
+            count = counts[queue, name]
+            tasks = "1 task waits" if count == 1 else f"{count} tasks wait"
+            say(
+                f"  waiting   {tasks} on queue {queue} for a handler named {name!r}, and no worker"
+                f" has one.\n            Add `@app.task def {name}(...)` to an app, or correct the"
+                " name: `tenure task why ID`."
+            )
+        suspected = set(counts)

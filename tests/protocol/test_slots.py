@@ -1,0 +1,206 @@
+"""Rule 1, slots are credits; and SetSlots and Pause."""
+
+import asyncio
+import random
+
+import psycopg
+import pytest
+
+from tenure.v1 import work_stream_pb2 as stream
+from tenure.v1 import worker_pb2 as worker
+from tests.protocol import caller
+from tests.protocol.caller import Caller
+from tests.protocol.raw_worker import RawWorker
+
+
+def set_slots(total: int, by_queue: dict[str, int] | None = None) -> stream.SetSlots:
+    return stream.SetSlots(slots=worker.Slots(total=total, by_queue=by_queue or {}))
+
+
+async def drain(one: RawWorker, count: int, choose: random.Random) -> None:
+    """Reports so many tasks, some at a time in random order, until none is left."""
+    done = 0
+    while done < count:
+        await one.until(lambda: bool(one.out))
+        await one.accept()
+        some = choose.sample(list(one.out.values()), choose.randint(1, len(one.out)))
+        results = [caller.completed(item) for item in some]
+        assert await one.report(*results) == ["RECORDED"] * len(some)
+        done += len(some)
+
+
+async def test_assign__more_tasks_than_slots__never_exceeds_the_total(client: Caller) -> None:
+    await client.enqueue(count=60)
+    one = await RawWorker.open(client, slots=7)
+    await one.tasks(7)
+    await drain(one, 60, random.Random(1))
+    assert one.peak == 7
+    assert len({item.task_id for item in one.assigned}) == len(one.assigned) == 60
+    await one.close()
+
+
+async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound(
+    client: Caller,
+) -> None:
+    choose = random.Random(2)
+    for number in range(30):
+        for queue in ("red", "green", "blue"):
+            await client.enqueue(
+                choose.choice(("a", "b")), queue=queue, lane=choose.choice(("", "x", "y")),
+                priority=number % 3,
+            )
+    names = [f"{queue}/{name}" for queue in ("red", "green", "blue") for name in ("a", "b")]
+    workers = [
+        await RawWorker.open(client, *names, slots=6, by_queue={"red": 1, "green": 3})
+        for _ in range(2)
+    ]
+    done = 0
+    while done < 90:
+        for one in workers:
+            if not one.out:
+                continue
+            await one.accept()
+            some = choose.sample(list(one.out.values()), choose.randint(1, len(one.out)))
+            await one.report(*(caller.completed(item) for item in some))
+            done += len(some)
+        if not any(one.out for one in workers):
+            # Both wait: whichever is given something goes on.
+            waits = [
+                asyncio.create_task(one.until(lambda one=one: bool(one.out))) for one in workers
+            ]
+            _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in pending:
+                wait.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+    for one in workers:
+        assert one.peak <= 6
+        assert one.peak_by_queue["red"] <= 1
+        assert one.peak_by_queue["green"] <= 3
+    given = [item.task_id for one in workers for item in one.assigned]
+    assert len(given) == len(set(given)) == 90
+    for one in workers:
+        await one.close()
+
+
+async def test_assign__queue_bound_of_zero__gives_other_queues_only(client: Caller) -> None:
+    await client.enqueue(queue="shut")
+    await client.enqueue(queue="open")
+    one = await RawWorker.open(client, "shut/work", "open/work", slots=5, by_queue={"shut": 0})
+    assert [item.queue for item in await one.tasks()] == ["open"]
+    await one.nothing_comes()
+    await one.close()
+
+
+async def test_assign__no_slots__gives_nothing_until_set_slots(client: Caller) -> None:
+    await client.enqueue(count=5)
+    one = await RawWorker.open(client, slots=0)
+    await one.nothing_comes()
+    await one.send(set_slots=set_slots(2))
+    await one.tasks(2)
+    await one.nothing_comes()
+    assert one.peak == 2
+    await one.close()
+
+
+async def test_set_slots__lowered_below_what_is_out__takes_nothing_back(client: Caller) -> None:
+    await client.enqueue(count=10)
+    one = await RawWorker.open(client, slots=4)
+    await one.tasks(4)
+    await one.accept()
+    await one.send(set_slots=set_slots(1))
+    # The answer proves that SetSlots was read.
+    assert not (await one.beat(one.token)).lost_lease_tokens
+    first, *others = list(one.out.values())
+    await one.report(*(caller.completed(item) for item in others))
+    await one.nothing_comes()
+    await one.report(caller.completed(first))
+    await one.tasks(5)
+    await one.nothing_comes()
+    assert len(one.out) == 1
+    await one.close()
+
+
+async def test_set_slots__changed_at_random__never_exceeds_what_was_granted(
+    client: Caller,
+) -> None:
+    choose = random.Random(3)
+    await client.enqueue(count=80)
+    one = await RawWorker.open(client, slots=5)
+    done = 0
+    while done < 80:
+        await one.until(lambda: bool(one.out))
+        await one.accept()
+        some = choose.sample(list(one.out.values()), choose.randint(1, len(one.out)))
+        await one.report(*(caller.completed(item) for item in some))
+        done += len(some)
+        total = choose.randint(1, 9)
+        before = len(one.assigned)
+        await one.send(set_slots=set_slots(total))
+        await one.beat()
+        # From here on the server knows the new bound; what came before was under the old one.
+        over = len(one.out) if len(one.assigned) > before else 0
+        bound = max(total, over)
+        await one.until(lambda: bool(one.out) or done >= 80)
+        assert len(one.out) <= bound
+    await one.close()
+
+
+async def test_pause__while_paused__gives_nothing_and_takes_reports(client: Caller) -> None:
+    await client.enqueue(count=3)
+    one = await RawWorker.open(client)
+    await one.tasks()
+    await one.accept()
+    await one.send(pause=stream.Pause(paused=True))
+    assert await one.report(caller.completed(one.assigned[0])) == ["RECORDED"]
+    await one.nothing_comes()
+    await one.send(pause=stream.Pause(paused=False))
+    await one.tasks(2)
+    await one.close()
+
+
+async def test_report__stale_token_of_a_task_that_is_out__frees_no_slot(
+    client: Caller, conn: psycopg.Connection
+) -> None:
+    await client.enqueue(count=3)
+    one = await RawWorker.open(client)
+    await one.tasks()
+    await one.accept()
+    first = one.assigned[0]
+    await one.report(caller.released(first))
+    # Its place in the queue is kept: the same task comes again, under another token.
+    await one.tasks(2)
+    await one.accept()
+    assert one.assigned[1].task_id == first.task_id
+    assert await one.report(caller.completed(first)) == ["LEASE_LOST"]
+    await one.nothing_comes()
+    assert len(one.out) == 1
+    await one.close()
+
+
+async def test_report__refused_item__frees_no_slot(client: Caller) -> None:
+    await client.enqueue(count=3)
+    one = await RawWorker.open(client)
+    await one.tasks()
+    await one.accept()
+    bare = worker.Result(task_id=one.assigned[0].task_id, lease_token=one.token)
+    assert await one.report(bare) == ["REFUSED"]
+    one.out[one.assigned[0].task_id] = one.assigned[0]
+    await one.nothing_comes()
+    assert await one.report(caller.completed(one.assigned[0])) == ["RECORDED"]
+    await one.tasks(2)
+    await one.close()
+
+
+@pytest.mark.parametrize("slots", [1, 50])
+async def test_heartbeat__many_reports_in_flight__is_answered(client: Caller, slots: int) -> None:
+    await client.enqueue(count=150)
+    one = await RawWorker.open(client, slots=slots)
+    await one.until(lambda: bool(one.out))
+    for _ in range(3):
+        await one.accept()
+        reports = [one.report(caller.completed(item)) for item in list(one.out.values())]
+        beats = [one.beat(*{item.lease_token for item in one.out.values()}) for _ in range(20)]
+        await asyncio.gather(*reports, *beats)
+        await one.until(lambda: bool(one.out))
+    assert one.peak <= slots
+    await one.close()
