@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 
 .PHONY: demo
 demo: $(STAMP) ## run the main job on real files, with a worker killed in the middle
-	$(BIN)/python examples/demo/run.py
+	$(BIN)/python -m examples.demo.run
 
 .PHONY: test
 test: $(STAMP) ## run the whole test suite
@@ -57,4 +57,4 @@ format: $(STAMP) ## format Python and proto files in place
 
 .PHONY: bench
 bench: $(STAMP) ## measure on this machine and print one table
-	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.run

@@ -4,17 +4,20 @@ One connection leases 200 tasks at a time and reports each lease in two halves, 
 does.
 """
 
+import functools
 import secrets
 import time
 
 from bench import rig
-from tenure_service.store import leases, registry, sessions, tasks
+from tenure_service.embedded import EmbeddedPostgres
+from tenure_service.engine.policy import Policy
+from tenure_service.store import leases, sessions, tasks
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.leases import Completion, Pick
 from tenure_service.store.registry import Lane
+from tenure_service.store.rows import LeasedTask
 from tenure_service.store.sessions import NewSession
 from tenure_service.usecase.catalogue import Catalogue
-from tenure_service.engine.policy import Policy
 
 _LEASE = 200
 _REPORT = 100
@@ -69,29 +72,36 @@ def drain(database: Database, count: int) -> float:
             low_rank=low[0],
             low_seq=low[1],
         )
-        taken = database.transact(lambda conn, pick=pick: leases.take(conn, pick))  # type: ignore[misc]
+        taken = database.transact(functools.partial(_take, pick))
         low = (taken[-1].rank, taken[-1].seq)
         for at in range(0, len(taken), _REPORT):
-            completions = [
-                Completion(
-                    lease_id=task.lease_id,
-                    session_id=session.session_id,
-                    run_id=task.run_id,
-                    task_id=task.task_id,
-                    delivery=task.delivery,
-                    attempt=task.attempt,
-                    run_ms=0.1,
-                    output=b"null",
-                    output_encoding=None,
-                    output_schema=None,
-                )
-                for task in taken[at : at + _REPORT]
-            ]
-            database.transact(
-                lambda conn, completions=completions: leases.complete(conn, completions)  # type: ignore[misc]
-            )
+            completions = [_completion(session.session_id, one) for one in taken[at : at + _REPORT]]
+            database.transact(functools.partial(_complete, completions))
         done += len(taken)
     return count / (time.perf_counter() - began)
+
+
+def _take(pick: Pick, conn: Conn) -> list[LeasedTask]:
+    return leases.take(conn, pick)
+
+
+def _complete(completions: list[Completion], conn: Conn) -> int:
+    return leases.complete(conn, completions)
+
+
+def _completion(session_id: str, task: LeasedTask) -> Completion:
+    return Completion(
+        lease_id=task.lease_id,
+        session_id=session_id,
+        run_id=task.run_id,
+        task_id=task.task_id,
+        delivery=task.delivery,
+        attempt=task.attempt,
+        run_ms=0.1,
+        output=b"null",
+        output_encoding=None,
+        output_schema=None,
+    )
 
 
 def _session() -> NewSession:
@@ -107,10 +117,7 @@ def _session() -> NewSession:
     )
 
 
-def measure(server: object, count: int) -> tuple[float, float]:
+def measure(server: EmbeddedPostgres, count: int) -> tuple[float, float]:
     """Gives enqueues and completions a second, on a database of its own."""
-    with rig.database(server, "floor") as dsn, rig.opened(dsn) as database:  # type: ignore[arg-type]
+    with rig.database(server, "floor") as dsn, rig.opened(dsn) as database:
         return enqueue(database, count), drain(database, count)
-
-
-__all__ = ["drain", "enqueue", "measure", "registry"]

@@ -1,9 +1,9 @@
-"""Runs one worker for a measurement."""
+"""Runs one worker for a measurement, until SIGTERM: `python -m bench.work ADDRESS CONCURRENCY`."""
 
 import sys
 
-from bench.apps import app
+from bench import apps
 from tenure import Worker
 
 if __name__ == "__main__":
-    Worker(app, concurrency=int(sys.argv[1])).run()
+    Worker(apps.make(sys.argv[1]).app, concurrency=int(sys.argv[2])).run()

@@ -1,0 +1,1 @@
+"""Examples that are run: by people, and by the tests."""

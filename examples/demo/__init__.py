@@ -1,0 +1,1 @@
+"""The main job of the README: `make demo`."""

@@ -4,7 +4,7 @@ Starts an embedded PostgreSQL, a server and two worker processes; enqueues one t
 file; kills one worker with SIGKILL when a third is done; sums up what came back and compares it
 with a plain computation. Exit code 0 only if everything is equal.
 
-    run.py [--kill worker,server,postgres] [--files N]
+    python -m examples.demo.run [--kill worker,server,postgres] [--files N]
 """
 
 import argparse
@@ -14,18 +14,15 @@ import multiprocessing
 import os
 import sys
 import time
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-# Processes are started while channels are open; gRPC need not follow them into children.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from examples.demo import app as demo
 from examples.demo import stage
 from tenure import Client, Handle, TaskFailed, as_completed
 
 Result = dict[str, int] | str
+
+# Processes are started while channels are open; gRPC need not follow them into children.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def main() -> int:

@@ -112,17 +112,13 @@ class Stage:
 
     def _start_server(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "examples.demo.stage", self._postgres.dsn(), self.address]
-        process = subprocess.Popen(  # noqa: S603 - ourselves
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log
-        )
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log)
         if process.stdout is None or not process.stdout.readline():
             raise SystemExit(f"the server did not start: {Path(self._log.name).read_text()}")
         return process
 
-    def _spawn(
-        self, command: list[str], environment: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - ourselves
+    def _spawn(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=self._log, stderr=self._log
         )
 
