@@ -219,12 +219,16 @@ class TaskNotCompleted(TenureError):
     Attributes:
         task_id: Id of the task.
         failure: Failure that ended it; None if it was cancelled without one.
+        attempt: Attempts that were started.
     """
 
-    def __init__(self, message: str, *, task_id: str, failure: Failure | None) -> None:
+    def __init__(
+        self, message: str, *, task_id: str, failure: Failure | None, attempt: int
+    ) -> None:
         super().__init__(message)
         self.task_id = task_id
         self.failure = failure
+        self.attempt = attempt
 
 
 class TaskFailed(TaskNotCompleted):
@@ -232,8 +236,10 @@ class TaskFailed(TaskNotCompleted):
 
     failure: Failure
 
-    def __init__(self, *, task_id: str, failure: Failure) -> None:
-        super().__init__(f"task {task_id} failed: {failure}", task_id=task_id, failure=failure)
+    def __init__(self, *, task_id: str, failure: Failure, attempt: int) -> None:
+        super().__init__(
+            f"task {task_id} failed: {failure}", task_id=task_id, failure=failure, attempt=attempt
+        )
 
 
 class TaskCancelled(TaskNotCompleted):

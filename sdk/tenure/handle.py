@@ -154,13 +154,23 @@ class Handle(Generic[R]):
         cause = failure.from_proto(result.failure) if result.HasField("failure") else None
         if result.state == task_pb2.TASK_STATE_CANCELLED:
             raise errors.TaskCancelled(
-                f"task {self._id} was cancelled", task_id=self._id, failure=cause
+                f"task {self._id} was cancelled",
+                task_id=self._id,
+                failure=cause,
+                attempt=result.attempt,
             )
         if result.state == task_pb2.TASK_STATE_TIMED_OUT:
             raise errors.TaskTimedOut(
-                f"task {self._id} ran out of time", task_id=self._id, failure=cause
+                f"task {self._id} ran out of time",
+                task_id=self._id,
+                failure=cause,
+                attempt=result.attempt,
             )
-        raise errors.TaskFailed(task_id=self._id, failure=cause or failure.Failure(type="Unknown"))
+        raise errors.TaskFailed(
+            task_id=self._id,
+            failure=cause or failure.Failure(type="Unknown"),
+            attempt=result.attempt,
+        )
 
     @staticmethod
     def _state(outcome: awaiter.Outcome) -> records.TaskState:

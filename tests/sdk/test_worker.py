@@ -18,11 +18,13 @@ from tenure import (
     App,
     AsyncClient,
     DeliveryOutcome,
+    Handle,
     NewTask,
     Retry,
     TaskOutcome,
     TaskState,
     Worker,
+    aas_completed,
     current_task,
 )
 from tests.eventually import eventually
@@ -52,6 +54,13 @@ async def over(client: AsyncClient, task_id: str, seconds: float = 30.0) -> Task
 
 async def until(probe: Callable[[], bool], seconds: float = 20.0) -> None:
     assert await asyncio.to_thread(eventually, probe, seconds=seconds)
+
+
+async def reaches(client: AsyncClient, task_id: str, state: TaskState) -> None:
+    """Waits until a task is in a state."""
+    async with asyncio.timeout(20):
+        while (await client.get_task(task_id)).task.state is not state:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.02)  # tidy: polls the server, bounded
 
 
 def spawn(code: str) -> subprocess.Popen[str]:
@@ -103,7 +112,8 @@ async def test_stream__half_open__is_left_and_nothing_is_lost(
 
     async with Worker(app):
         task = await client.enqueue(NewTask(name="run"))
-        await until(lambda: bool(runs))
+        # A hand-out that was never accepted is lost within seconds, whatever the lease.
+        await reaches(client, task.id, TaskState.RUNNING)
         relay.silence()
         gate.set()
         # The worker notices by itself; the next stream passes.
@@ -173,14 +183,14 @@ async def test_close__handlers_running_and_waiting__end_or_go_back(
         started.append("quick")
         threading.Event().wait(0.3)
 
-    ids = [(await client.enqueue(NewTask(name=name))).id for name in ("deaf", "obedient", "quick")]
+    handles: list[Handle[None]] = [await task.aenqueue() for task in (deaf, obedient, quick)]
     worker = Worker(app, concurrency=3)
     worker.start()
     await until(lambda: len(started) == 3)
     began_at = time.monotonic()
     await worker.aclose(grace=1)
     assert time.monotonic() - began_at < 5
-    states = [(await client.get_task(each)).task for each in ids]
+    states = [(await client.get_task(each.id)).task for each in handles]
     assert [each.state for each in states] == [
         TaskState.BACKOFF,
         TaskState.BACKOFF,
@@ -206,8 +216,7 @@ async def test_workers__slow_tasks__are_shared_whatever_was_prefetched(
 
     async with Worker(app, concurrency=4) as first:
         handles = await noop.aenqueue_many(() for _ in range(5_000))
-        for handle in handles:
-            await handle
+        assert len([done async for done in aas_completed(handles, 60)]) == 5_000
         assert first.slots > 4
         async with Worker(app, concurrency=4):
             began_at = time.monotonic()

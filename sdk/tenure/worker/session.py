@@ -403,8 +403,9 @@ class Session:
         self._pool.nudge(now)
         if self._governor.step(now, len(running), len(slow)) and not self._stopping:
             self._outbox.slots(self._slots())
-        if self._pool.waiting_count:
-            self._hand_back(self._pool.take_back(self._keep_count(now, slow)))
+        waiting_count = self._pool.waiting_count
+        if waiting_count and (keep_count := self._keep_count(now, slow)) < waiting_count:
+            self._hand_back(self._pool.take_back(keep_count))
 
     def _keep_count(self, now: float, slow: list[Job]) -> int:
         """Returns how many waiting tasks are worth keeping here."""
