@@ -1,4 +1,4 @@
-"""Generates the Python stubs of proto/ into sdk/; `--check` only compares.
+"""Generates the Python stubs of proto/ into sdk/, and documents; `--check` only compares.
 
 The message stubs come from mypy-protobuf: HasField and WhichOneof take and return literals there,
 so that a misspelt field or a forgotten arm of a oneof is a type error.
@@ -13,8 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools import default_docs
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("tenure") / "v1"
+# What each generated document should hold.
+DOCUMENTS = {default_docs.TARGET: default_docs.text}
 INIT = '"""Generated from proto/tenure/v1 by `make gen`; do not edit."""\n'
 
 
@@ -60,11 +64,32 @@ def _texts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
+def _documents(*, check: bool) -> None:
+    """Writes the generated documents, or exits 1 when one of them is stale."""
+    wanted = {path: text() for path, text in DOCUMENTS.items()}
+    stale = [
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if check and stale:
+        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+        sys.exit(f"stale documents, run `make gen`: {names}")
+    for path in stale:
+        path.write_text(wanted[path], encoding="utf-8")
+    print(
+        f"{len(wanted)} documents are fresh"
+        if check
+        else f"{len(wanted)} documents, {len(stale)} written"
+    )
+
+
 def main() -> None:
-    """Generates, or with `--check` exits 1 when sdk/ differs from what would be generated."""
+    """Generates, or with `--check` exits 1 when anything differs from what would be generated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, change nothing")
     check = parser.parse_args().check
+    _documents(check=check)
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         wanted = _texts(Path(scratch) / PACKAGE)

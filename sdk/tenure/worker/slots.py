@@ -77,6 +77,9 @@ class SlotGovernor:
             self._forget(now)
             self.slots = self._concurrency
             return self.slots != before
+        if now - self._stepped_at > STEP_SECONDS_MAX and self._finished_count < self.slots:
+            self._stepped_at = now
+            self._finished_count = 0
         median = self.median()
         if median is None:
             return False
@@ -94,14 +97,9 @@ class SlotGovernor:
         very_short = median < VERY_SHORT_SECONDS
         pause = STEP_SECONDS_VERY_SHORT if very_short else STEP_SECONDS
         factor = FACTOR_VERY_SHORT if very_short else FACTOR
-        # As many tasks must have ended since the last step as were asked for, and within a short
-        # time: a worker that has little to do learns nothing and needs no more.
-        if self._finished_count < self.slots:
-            if now - self._stepped_at > STEP_SECONDS_MAX:
-                self._stepped_at = now
-                self._finished_count = 0
-            return False
-        if now - self._stepped_at < pause:
+        # As many tasks must have ended since the last step as were asked for, and within
+        # STEP_SECONDS_MAX: a worker that has little to do learns nothing and needs no more.
+        if self._finished_count < self.slots or now - self._stepped_at < pause:
             return False
         self._stepped_at = now
         self._finished_count = 0
