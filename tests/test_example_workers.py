@@ -90,7 +90,9 @@ class NodeWorker:
 
 
 @contextlib.asynccontextmanager
-async def node_worker(folder: Path, node_modules: Path, address: str) -> AsyncIterator[NodeWorker]:
+async def node_worker(
+    folder: Path, node_modules: Path, address: str, script: str = "worker.mjs"
+) -> AsyncIterator[NodeWorker]:
     """Runs a copy of the example beside the protocol's files, as in the repository."""
     example = folder / "examples/workers/node"
     shutil.copytree(NODE_EXAMPLE, example, ignore=shutil.ignore_patterns("node_modules"))
@@ -99,7 +101,7 @@ async def node_worker(folder: Path, node_modules: Path, address: str) -> AsyncIt
         (folder / name).symlink_to(ROOT / name)
     process = await asyncio.create_subprocess_exec(
         "node",
-        str(example / "worker.mjs"),
+        str(example / script),
         env={**os.environ, "TENURE_ADDRESS": address, "TENURE_GRACE": "10"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -250,4 +252,29 @@ async def test_node_worker__stream_cut_while_a_handler_runs__resumes_and_reports
         (result,) = await producer.results([task_id])
         assert result.state == task_pb2.TASK_STATE_COMPLETED
         assert [one.delivery for one in (await producer.get(task_id)).deliveries] == [1]
+        assert await worker.stop() == 0
+
+
+async def test_minimal_node_worker__stream_cut__reconnects_and_goes_on(
+    server: Server, node_modules: Path, tmp_path: Path
+) -> None:
+    wire = Wire(server.address)
+    relay = await asyncio.start_server(wire.relay, "127.0.0.1", 0)
+    host, port = relay.sockets[0].getsockname()
+    async with (
+        asyncio.timeout(60),
+        relay,
+        grpc.aio.insecure_channel(server.address) as channel,
+        node_worker(tmp_path, node_modules, f"{host}:{port}", "minimal.mjs") as worker,
+    ):
+        producer = Producer(channel)
+        first = await producer.enqueue("word_count", {"text": "to be or not to be"})
+        failing = await producer.enqueue("word_count", {}, max_attempts=2)
+        outcomes = await producer.results([first, failing])
+        assert json.loads(outcomes[0].output.data) == {"words": 6}
+        assert (outcomes[1].failure.type, outcomes[1].attempt) == ("TypeError", 2)
+        wire.cut()
+        second = await producer.enqueue("word_count", {"text": "again"})
+        (result,) = await producer.results([second])
+        assert json.loads(result.output.data) == {"words": 1}
         assert await worker.stop() == 0
