@@ -13,12 +13,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools import default_docs
+from tools import default_docs, error_docs
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("tenure") / "v1"
 # What each generated document should hold.
-DOCUMENTS = {default_docs.TARGET: default_docs.text}
+DOCUMENTS = {
+    default_docs.TARGET: default_docs.text,
+    error_docs.TARGET: error_docs.text,
+}
 INIT = '"""Generated from proto/tenure/v1 by `make gen`; do not edit."""\n'
 
 

@@ -6,6 +6,7 @@ result, without secrets.
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
@@ -128,7 +129,9 @@ def variable(name: str) -> str:
 
 def _line(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
-    text = error["msg"].removeprefix("Value error, ")
+    text = re.sub(r"^Value error, |^(Input|String)(?= should)", "", error["msg"]).strip()
     if error["type"] == "missing":
         text = f"not set, and --{where.replace('_', '-')} was not given"
+    elif where != "database" and error["type"] != "value_error":
+        text = f"{text}; it is {error['input']!r}"
     return f"{variable(where)}: {text}" if where else text

@@ -116,9 +116,7 @@ class Caller:
     async def renew(self, *lease_tokens: str) -> workers.RenewLeasesResponse:
         """Renews leases by the unary call."""
         request = workers.RenewLeasesRequest(lease_tokens=lease_tokens)
-        return await self.work.RenewLeases(
-            request, metadata=self.metadata, timeout=TIMEOUT_SECONDS
-        )
+        return await self.work.RenewLeases(request, metadata=self.metadata, timeout=TIMEOUT_SECONDS)
 
     async def report(self, *results: worker.Result) -> list[str]:
         """Reports by the unary call; gives the statuses, without their prefix."""
@@ -128,9 +126,7 @@ class Caller:
     async def report_fully(self, *results: worker.Result) -> workers.ReportTasksResponse:
         """Reports by the unary call; gives the whole answer."""
         request = workers.ReportTasksRequest(results=results)
-        return await self.work.ReportTasks(
-            request, metadata=self.metadata, timeout=TIMEOUT_SECONDS
-        )
+        return await self.work.ReportTasks(request, metadata=self.metadata, timeout=TIMEOUT_SECONDS)
 
 
 def status_name(status: worker.ReportStatus) -> str:

@@ -35,9 +35,7 @@ async def pair(database: str) -> AsyncIterator[tuple[Caller, Caller]]:
 
 
 @pytest.fixture(scope="module")
-def shared_database(
-    postgres: str, _admin: psycopg.Connection, _template: str
-) -> Iterator[str]:
+def shared_database(postgres: str, _admin: psycopg.Connection, _template: str) -> Iterator[str]:
     """A database for all tests of a module; each looks only at what it made itself."""
     with fix_db._checked_clone(postgres, _admin, _template) as dsn:
         yield dsn

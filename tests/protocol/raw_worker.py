@@ -47,6 +47,7 @@ class RawWorker:
         self.code: grpc.StatusCode | None = None
         self._numbers = itertools.count(1)
         self._news = asyncio.Event()
+        self._writing = asyncio.Lock()
         work: Any = client.work.Work
         self.call = work(metadata=client.metadata)
         self._reader = asyncio.get_running_loop().create_task(self._read())
@@ -91,7 +92,8 @@ class RawWorker:
 
     async def send(self, **message: Any) -> None:
         """Sends one message."""
-        await self.call.write(service.WorkRequest(**message))
+        async with self._writing:
+            await self.call.write(service.WorkRequest(**message))
 
     async def until(self, probe: Callable[[], bool], *, seconds: float = 10.0) -> None:
         """Waits until something that came makes the probe true."""

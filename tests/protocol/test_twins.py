@@ -185,9 +185,7 @@ async def test_renew__calls_of_two_namespaces_at_once__tells_each_its_own(
     await other.task.CancelTasks(
         tasks.CancelTasksRequest(task_ids=[theirs]), metadata=other.metadata
     )
-    calls = [
-        call for _ in range(60) for call in (client.renew(my_token), other.renew(their_token))
-    ]
+    calls = [call for _ in range(60) for call in (client.renew(my_token), other.renew(their_token))]
     answers = await asyncio.gather(*calls)
     told = [[cancel.task_id for cancel in answer.cancels] for answer in answers]
     assert told == [[mine], [theirs]] * 60

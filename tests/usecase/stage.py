@@ -188,12 +188,15 @@ class Stage:
             "select attempt, delivery, lost_count, seq, lane_id from ready_tasks where task_id = %s",
             key.task_id,
         )
-        return found[0] if found else None  # type: ignore[return-value]
+        return found[0] if found else None
 
     def check(self) -> None:
         """Fails when an invariant is broken."""
         with self.connect() as conn:
-            assert invariants.check_invariants(conn) == {}
+            broken = invariants.check_invariants(conn)
+        lines = [f"{name}: {breach}" for name, found in broken.items() for breach in found[:5]]
+        if lines:
+            pytest.fail("\n".join(lines))
 
     def waiting_for_a_lock(self, count: int = 1) -> None:
         """Returns once so many backends of this database wait for a lock."""
@@ -202,9 +205,9 @@ class Stage:
             where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0
         """
         with self.connect() as conn:
-            assert eventually(
-                lambda: (conn.execute(query).fetchone() or (0,))[0] >= count
-            ), "nobody waits for a lock"
+            assert eventually(lambda: (conn.execute(query).fetchone() or (0,))[0] >= count), (
+                "nobody waits for a lock"
+            )
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection]:

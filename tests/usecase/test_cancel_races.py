@@ -182,9 +182,7 @@ def test_end_overdue__report_holds_the_lease__the_output_stands(stage: Stage) ->
     gate = Gate()
     reporter = _held(stage, gate, ending(task, Outcome.DONE))
     gate.reached()
-    overdue = in_thread(
-        lambda: cancel.end_overdue(stage.database, stage.catalogue, now=later())
-    )
+    overdue = in_thread(lambda: cancel.end_overdue(stage.database, stage.catalogue, now=later()))
     stage.waiting_for_a_lock()
     gate.open()
     assert reporter.result(20).recorded == [Recorded.RECORDED]

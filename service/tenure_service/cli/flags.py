@@ -44,7 +44,7 @@ def settings() -> argparse.ArgumentParser:
         help="bring the schema up to date at start (yes)",
     )
     for name, text in (
-        ("connections", "connections to PostgreSQL a process, at most (12)"),
+        ("connections", "connections to PostgreSQL a process, at most"),
         ("processes", "server processes on the one port (1)"),
         ("lease-seconds", "how long a worker may be silent (30)"),
         ("first-lease-seconds", "the same, before its first heartbeat (15)"),

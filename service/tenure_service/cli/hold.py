@@ -66,11 +66,12 @@ def folder(directory: Path) -> Iterator[Hold]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[IO[str]]:
     while True:
-        with path.open("a+", encoding="utf-8") as file:
+        # Neither "w" nor "a": what another holder wrote stays, and what we write replaces it.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        with open(descriptor, "r+", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
                 raise exits.CommandFailed(_held(path, file.read()), exits.CONFLICT) from None
             # A holder removes the file at its end: what was opened before that locks nobody out.
             if _same(path, file):
@@ -99,8 +100,8 @@ def _held(path: Path, text: str) -> str:
         return f"{first}; it has not finished its start."
     return (
         f"{first}, server {address}.\n"
-        f"  use it      tenure task list --state READY --address {address}\n"
+        f"  ask it        tenure task list --state READY --address {address}\n"
         f"  add a worker  tenure worker MODULE:NAME --address {address}\n"
-        f"  stop it     kill {process_id}\n"
+        f"  stop it       kill {process_id}\n"
         "Or name another folder with --dir, and another port with --port."
     )

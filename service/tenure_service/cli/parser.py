@@ -157,6 +157,7 @@ def _run(commands: Any) -> None:
     )
     worker.add_argument("--log-level", default="INFO", metavar="NAME", help="(INFO)")
     worker.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
+    worker.add_argument("--hint", action="store_true", help=argparse.SUPPRESS)
     migrate = _add(
         commands,
         "migrate",

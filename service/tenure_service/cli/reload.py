@@ -37,11 +37,16 @@ class Reloader:
 
     def __init__(self, spec: str, command: Sequence[str], say: Callable[[str], None]) -> None:
         self._command = command
+        # The worker's own code may fork: what `tenure dev` sets for itself is not for it.
+        self._environment = {
+            name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"
+        }
         self._say = say
         self._folder = watch.root(apps.split(spec)[0])
         self._files: watch.Snapshot = {}
         self._child: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
+        self._hint = True  # what to type next is said until a worker was once up
 
     async def run(self) -> None:
         """Runs until it is cancelled; `stop` ends the worker then."""
@@ -53,6 +58,7 @@ class Reloader:
             code = await self._ended_or_changed()
             if code is None:
                 pause = _PAUSE_SECONDS
+                self._hint = False
                 await self.stop()
                 continue
             await self.stop()
@@ -95,8 +101,10 @@ class Reloader:
                 *self._command,
                 f"--grace={GRACE_SECONDS:g}",
                 f"--parent-fd={reading}",
+                *(["--hint"] if self._hint else []),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[reading],
+                env=self._environment,
                 start_new_session=True,  # Ctrl-C is for `tenure dev`, which stops it in order
             )
         finally:

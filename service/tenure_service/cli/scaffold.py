@@ -17,9 +17,9 @@ def greet(name: str = "world") -> str:
     return f"Hello, {name}!"
 
 
-@app.task(retry=Retry(5, initial_delay=1, multiplier=2))
+@app.task(retry=Retry(3, initial_delay=1))
 def flaky(fail_count: int = 2) -> str:
-    """Fails `fail_count` times; with 5 or more it ends in the dead letters."""
+    """Fails `fail_count` times; with 3 or more it ends in the dead letters."""
     attempt = attempt_number()
     if attempt <= fail_count:
         raise ConnectionError(f"attempt {attempt} failed on purpose")

@@ -108,7 +108,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except (MigrationError, TenureError, OSError) as exc:
-        raise exits.CommandFailed(str(exc)) from exc
+        raise exits.CommandFailed(" ".join(str(exc).split())) from exc
 
 
 # ------------------------------------------------------------------- several processes

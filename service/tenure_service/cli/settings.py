@@ -68,7 +68,6 @@ def _server_rows(values: argparse.Namespace) -> list[dict[str, str]]:
 
 def mask(text: str) -> str:
     """Hides passwords in a PostgreSQL URL or conninfo string; rather too much than too little."""
-    text = re.sub(r"(://[^:/@]*:)[^/?]*@", rf"\g<1>{_MASK}@", text)
     text = re.sub(r"(://[^:/@]*:).*@", rf"\g<1>{_MASK}@", text)
     secret = r"('(?:[^'\\]|\\.)*'?|[^\s&]+)"  # noqa: S105 - a pattern
     return re.sub(rf"((?:ssl)?password\s*=\s*){secret}", rf"\g<1>{_MASK}", text)

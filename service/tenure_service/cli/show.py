@@ -98,8 +98,9 @@ def _drawn(headings: Sequence[str], texts: Sequence[Sequence[str]]) -> bool:
     except ModuleNotFoundError:
         return False
     drawing = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        drawing.add_column(heading, overflow="fold")
+    for place, heading in enumerate(headings):
+        # The first column is what people copy: ids and names stay in one piece.
+        drawing.add_column(heading, overflow="fold", no_wrap=place == 0)
     for line in texts:
         drawing.add_row(*map(text.Text, line))
     console.Console().print(drawing)

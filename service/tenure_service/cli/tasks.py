@@ -42,6 +42,7 @@ def enqueue(values: argparse.Namespace) -> int:
 
 
 def _new_task(values: argparse.Namespace) -> NewTask:
+    data = _input(values)
     import tenure
 
     retry = None
@@ -51,7 +52,7 @@ def _new_task(values: argparse.Namespace) -> NewTask:
         retry = tenure.Policy(retry=tenure.Retry(values.max_attempts))
     return tenure.NewTask(
         name=values.name,
-        arguments=tenure.Payload(data=_input(values)),
+        arguments=tenure.Payload(data=data),
         queue=values.queue,
         priority=values.priority,
         delay=values.delay,
@@ -156,8 +157,8 @@ def get(values: argparse.Namespace) -> None:
         print_details(details)
 
 
-def print_details(details: TaskDetails, *, stack: bool = False) -> None:
-    """Prints a task and its deliveries for people; `stack`: the failure with its traceback."""
+def print_details(details: TaskDetails) -> None:
+    """Prints a task with the traceback of its failure, and its deliveries, for people."""
     task = details.task
     failure = task.failure
     retry = task.policy.retry
@@ -178,7 +179,7 @@ def print_details(details: TaskDetails, *, stack: bool = False) -> None:
             ("ended", show.instant(task.ended_at)),
             ("input", show.payload_text(task.input)),
             ("output", show.payload_text(task.output)),
-            ("failure", (failure.format() if stack else str(failure)) if failure else None),
+            ("failure", failure.format() if failure else None),
         ]
     )
     if details.deliveries:

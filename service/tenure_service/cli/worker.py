@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-DEV_LOG_FORMAT: Final = "%(levelname)s %(message)s"
+DEV_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
+DEV_TIME_FORMAT: Final = "%H:%M:%S"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Values to type for the parameters of the example that `tenure dev` shows.
 _EXAMPLES: Final[dict[Any, Any]] = {str: "text", int: 1, float: 1.5, bool: True}
@@ -46,7 +47,11 @@ def run(values: argparse.Namespace) -> None:
         _stop_with_parent(values.parent_fd)
     app = apps.load(values.app)
     # After the import: an app that sets up logging itself has the last word.
-    logging.basicConfig(format=DEV_LOG_FORMAT if in_dev else LOG_FORMAT, level=level)
+    if in_dev:
+        logging.basicConfig(format=DEV_LOG_FORMAT, datefmt=DEV_TIME_FORMAT, level=level)
+        logging.getLogger("tenure.worker").setLevel(logging.WARNING)  # `_introduce` says the rest
+    else:
+        logging.basicConfig(format=LOG_FORMAT, level=level)
     if values.address is not None and app.target.address != values.address:
         _log.warning(
             "the app %r names its own server, %s; %s is not used",
@@ -59,7 +64,7 @@ def run(values: argparse.Namespace) -> None:
             app, queues=values.queue, concurrency=values.concurrency, name=values.name
         )
         if in_dev:
-            _introduce(app)
+            _introduce(app, hint=values.hint)
         else:
             print(f"worker {worker.name} serves {_served(app, values.queue)}", flush=True)
         worker.run(grace=values.grace)
@@ -78,15 +83,15 @@ def _served(app: App, queues: list[str] | None) -> str:
     return "; ".join(f"{', '.join(names)} on queue {queue}" for queue, names in by_queue.items())
 
 
-def _introduce(app: App) -> None:
+def _introduce(app: App, *, hint: bool) -> None:
     """Says on the terminal of `tenure dev` what is served, and what to type next."""
     print(f"  worker    serves {_served(app, None) or 'nothing'}", flush=True)
     address = app.target.address
     where = "" if address == "127.0.0.1:7711" else f" --address {address}"
-    for name, task in app.tasks.items():
+    if hint and app.tasks:
+        name, task = next(iter(app.tasks.items()))
         command = f"tenure task enqueue {name} --input '{_example(task)}' --wait 10{where}"
         print(f"\n  Try in another terminal:\n    {command}\n", flush=True)
-        break
 
 
 def _example(task: Any) -> str:

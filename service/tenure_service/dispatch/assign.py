@@ -1,14 +1,19 @@
 """Turns leased tasks into the message that hands them out."""
 
+from collections.abc import Sequence
+
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure_service.dispatch.lanes import LaneHint
 from tenure_service.dispatch.session import Held
-from tenure_service.engine import tokens
+from tenure_service.engine import limits, tokens
 from tenure_service.store.rows import LeasedTask
 from tenure_service.usecase.lease import Grant
+
+#: What the message around an item may cost beside the item, with room to spare.
+_FRAME_BYTES = 16
 
 
 def assignments(
@@ -56,10 +61,26 @@ def assignments(
     return held, messages
 
 
-def assignment(grant: Grant, hint: LaneHint) -> tuple[list[Held], service.WorkResponse]:
-    """Gives the same as one message of the stream."""
+def assignment(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[service.WorkResponse]]:
+    """Gives the same as messages of the stream: one, or more where the inputs are large."""
     held, messages = assignments(grant, queue=hint.queue, name=hint.name, suspect=hint.suspect)
-    return held, service.WorkResponse(assign=stream.Assign(assignments=messages))
+    responses: list[service.WorkResponse] = []
+    while messages:
+        count = fitting(messages)
+        part = stream.Assign(assignments=messages[:count])
+        responses.append(service.WorkResponse(assign=part))
+        messages = messages[count:]
+    return held, responses
+
+
+def fitting(messages: Sequence[worker.Assignment]) -> int:
+    """Counts how many of the first messages one answer may carry: one at least."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += message.ByteSize() + _FRAME_BYTES
+        if count and size > limits.MESSAGE_BYTES_MAX:
+            return count
+    return len(messages)
 
 
 def _payload(task: LeasedTask) -> payload.Payload:

@@ -25,6 +25,9 @@ R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
+#: How often an item that met a lock is tried once it is alone in its batch.
+_TRIES_ALONE = 5
+
 
 @dataclass(slots=True)
 class _Waiting(Generic[T, R]):
@@ -132,12 +135,14 @@ class Batcher(Generic[T, R]):
         return batch
 
     def _flush_parts(
-        self, batch: list[_Waiting[T, R]]
+        self, batch: list[_Waiting[T, R]], tries: int = _TRIES_ALONE
     ) -> list[tuple[_Waiting[T, R], R | Exception]]:
         try:
             results = self._flush([waiting.item for waiting in batch])
         except (DataRefused, Contention) as exc:
             if len(batch) == 1:
+                if isinstance(exc, Contention) and tries > 1:
+                    return self._flush_parts(batch, tries - 1)
                 return [(batch[0], exc)]
             middle = len(batch) // 2
             return self._flush_parts(batch[:middle]) + self._flush_parts(batch[middle:])

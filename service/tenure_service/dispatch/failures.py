@@ -9,12 +9,15 @@ from typing import Any
 
 from tenure.v1 import payload_pb2 as payload
 from tenure_service.engine import limits
+from tenure_service.store import jsonb
 
 _MARK = "… [clipped]"
 
 
 def clip(text: str, bytes_max: int) -> str:
     """Shortens a text to `bytes_max` bytes of UTF-8, with a mark where it was cut."""
+    # What cannot be stored is replaced first: a replacement is longer than what it stands for.
+    text = jsonb.clean(text)
     raw = text.encode("utf-8", "replace")
     if len(raw) <= bytes_max:
         return text
@@ -38,6 +41,7 @@ def to_json(failure: payload.Failure, *, depth: int = 0) -> dict[str, Any]:
         body["details"] = {
             "data": base64.b64encode(failure.details.data).decode(),
             "encoding": failure.details.encoding,
+            "schema": failure.details.schema,
         }
     if failure.HasField("cause") and depth + 1 < limits.FAILURE_CAUSE_COUNT_MAX:
         body["cause"] = to_json(failure.cause, depth=depth + 1)
@@ -57,6 +61,7 @@ def from_json(body: dict[str, Any]) -> payload.Failure:
     if "details" in body:
         failure.details.data = base64.b64decode(body["details"]["data"])
         failure.details.encoding = body["details"]["encoding"]
+        failure.details.schema = body["details"].get("schema", "")
     if "cause" in body:
         failure.cause.CopyFrom(from_json(body["cause"]))
     return failure

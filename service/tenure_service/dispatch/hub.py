@@ -42,6 +42,15 @@ class Durations:
         return int(self.lease.total_seconds() * 1000)
 
 
+def _presence(one: Session) -> session.Presence:
+    return session.Presence(
+        session_id=one.session_id,
+        epoch=one.epoch,
+        receiving=one.receiving,
+        slots={"total": one.slots.total, "by_queue": one.slots.by_queue},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Renewal:
     tokens: Sequence[tuple[str, bytes]]
@@ -60,6 +69,7 @@ class Hub:
         #: Called with milliseconds when a timer was set that is due earlier than anybody looks.
         self.on_timer: Callable[[int], None] = lambda _: None
         self._background: set[asyncio.Task[None]] = set()
+        self._gone: list[session.Presence] = []
         self.wake = Wake(database.dsn, database.schema, heard=self._heard)
         self.leaser = Leaser(
             database,
@@ -225,6 +235,7 @@ class Hub:
                     one.worker,
                     len(overdue),
                 )
+                one.silent = True
                 self.lose(overdue)
 
     async def tell_cancels(self) -> None:
@@ -237,15 +248,7 @@ class Hub:
 
     async def touch_sessions(self) -> None:
         """Notes in the database which sessions this server has."""
-        presences = [
-            session.Presence(
-                session_id=one.session_id,
-                epoch=one.epoch,
-                receiving=one.receiving,
-                slots={"total": one.slots.total, "by_queue": one.slots.by_queue},
-            )
-            for one in self.leaser.sessions.values()
-        ]
+        presences = [_presence(one) for one in self.leaser.sessions.values()]
         if presences:
             await asyncio.to_thread(session.touch, self.database, presences)
 
@@ -254,6 +257,16 @@ class Hub:
         self.leaser.detach(one)
         if one.unaccepted:
             self.lose(set(one.unaccepted))
+        self._gone.append(_presence(one))
+        if len(self._gone) == 1:
+            self.spawn(self._touch_gone())
+
+    async def _touch_gone(self) -> None:
+        """Notes that sessions receive nothing any more, those of a burst together."""
+        while self._gone:
+            gone = list(self._gone)
+            await asyncio.to_thread(session.touch, self.database, gone)
+            del self._gone[: len(gone)]
 
     async def release_session(self, one: Session) -> None:
         """Closes a session that said Close: what it held goes back unspent."""

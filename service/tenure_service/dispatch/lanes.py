@@ -29,6 +29,7 @@ class LaneHint:
     low: tuple[int, int] = (RANK_MIN, 0)
     low_until: float = 0.0
     served_at: int = 0
+    woken_at: float = 0.0
 
     def place(self, now: float) -> tuple[int, int]:
         """Gives the place above which to pick now."""
@@ -40,6 +41,7 @@ class LaneHint:
         """Notes that a task of this rank may be there."""
         self.hot = True
         self.woken += 1
+        self.woken_at = time.monotonic()
         if rank < self.low[0]:
             self.low = (RANK_MIN, 0)
 

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _SECRET_BYTES = 16
 _FAILURE_PAUSE_SECONDS = 0.5
+_COLD_SECONDS = 600.0
 
 
 def _milliseconds(duration: timedelta) -> int:
@@ -55,6 +56,8 @@ class Leaser:
         self._on_lost = on_lost
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="tenure-lease")
         self._lanes: dict[int, LaneHint] = {}
+        #: Those of them that are hot; a server may know of very many that are not.
+        self._hot: dict[int, LaneHint] = {}
         self._sessions: dict[str, Session] = {}
         self._wanted = asyncio.Event()
         self._turn = 0
@@ -67,9 +70,12 @@ class Leaser:
     def attach(self, session: Session) -> None:
         """Begins to hand tasks to a session; lanes that it serves may have become useful."""
         self._sessions[session.session_id] = session
-        for hint in self._lanes.values():
-            if hint.namespace_id == session.namespace_id:
+        for lane_id, hint in self._lanes.items():
+            if (hint.queue, hint.name) in session.served and (
+                hint.namespace_id == session.namespace_id
+            ):
                 hint.wake(RANK_MAX)
+                self._hot[lane_id] = hint
         self._wanted.set()
 
     def detach(self, session: Session) -> None:
@@ -105,7 +111,17 @@ class Leaser:
             hint = self._lanes.get(lane_id)
             if hint is not None:
                 hint.wake(rank)
+                self._hot[lane_id] = hint
         self._wanted.set()
+
+    def forget_lanes(self) -> None:
+        """Forgets lanes that have been cold for long; they are read again when they wake."""
+        long_ago = time.monotonic() - _COLD_SECONDS
+        self._lanes = {
+            lane_id: hint
+            for lane_id, hint in self._lanes.items()
+            if hint.hot or hint.woken_at > long_ago
+        }
 
     async def run(self) -> None:
         """Hands out tasks until it is cancelled."""
@@ -157,9 +173,7 @@ class Leaser:
             for queue, name in session.served:
                 by_served[session.namespace_id, queue, name].append(session)
         takers: dict[int, list[Session]] = {}
-        for lane_id, hint in self._lanes.items():
-            if not hint.hot:
-                continue
+        for lane_id, hint in self._hot.items():
             able = by_served.get((hint.namespace_id, hint.queue, hint.name), [])
             if hint.suspect:
                 able = self._suspect_takers(able)
@@ -173,8 +187,8 @@ class Leaser:
         """Gives back to common work the sessions that no suspect needs any more."""
         wanted = {
             (hint.namespace_id, hint.queue, hint.name)
-            for hint in self._lanes.values()
-            if hint.hot and hint.suspect
+            for hint in self._hot.values()
+            if hint.suspect
         }
         for session in self._sessions.values():
             if session.reserved and not any(
@@ -199,6 +213,7 @@ class Leaser:
         for lane_id, count in woken.items():
             if lane_id not in full and self._lanes[lane_id].woken == count:
                 self._lanes[lane_id].hot = False
+                self._hot.pop(lane_id, None)
 
     def _plan(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> list[Pick]:
         """Plans picks: only from lanes whose first task is of the most urgent rank there is.
@@ -270,6 +285,8 @@ class Leaser:
             full=len(grant.tasks) >= pick.task_count_max,
             woken=woken,
         )
+        if not hint.hot:
+            self._hot.pop(pick.lane_id, None)
         if not grant.tasks:
             return
         session = self._sessions.get(pick.session_id)
@@ -277,6 +294,7 @@ class Leaser:
             # The stream ended while the lease was written: nobody will accept it.
             self._on_lost({grant.tasks[0].lease_id})
             return
-        held, message = assign.assignment(grant, hint)
+        held, messages = assign.assignment(grant, hint)
         session.hold(held, accept_timeout=self._accept_seconds)
-        session.send(message)
+        for message in messages:
+            session.send(message)

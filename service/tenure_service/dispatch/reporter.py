@@ -5,6 +5,7 @@ everything else, and every batch in which the fast path disagrees, takes the car
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.usecase.end import Ending, Ends, Recorded
 
 Answer = Recorded | TenureError
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Parsed = Completion | Ending
 
 
@@ -96,7 +98,9 @@ class Reporter:
                 for place, one in zip(places, recorded, strict=True):
                     answers[place] = one
                     if session is not None:
-                        session.drop(_task_id(results[place].task_id))
+                        session.drop_reported(
+                            _task_id(results[place].task_id), results[place].lease_token
+                        )
                 self._freed()
         return [answer for answer in answers if answer is not None]
 
@@ -186,7 +190,7 @@ def _completion(
     session: Session, held: Held, output: payload.Payload, run_ms: float | None
 ) -> tuple[Completion, int]:
     data = output.data
-    _check_size(data)
+    _check_payload("completed.output", output)
     return (
         Completion(
             lease_id=held.lease_id,
@@ -237,8 +241,9 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
         outcome = Outcome.CANCELLED
         if result.cancelled.HasField("failure"):
             failure = failures.to_json(result.cancelled.failure)
+            _check_delay("cancelled.failure.retry_after", failure.get("retry_after_ms", 0))
     if output is not None:
-        _check_size(output.data)
+        _check_payload(f"{kind}.{'output' if kind == 'completed' else 'details'}", output)
     ending = Ending(
         lease_id=token[0],
         secret=token[1],
@@ -252,6 +257,19 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
         delay_ms=delay_ms,
     )
     return ending, len(ending.output or b"")
+
+
+def _check_payload(field_name: str, output: payload.Payload) -> None:
+    _check_size(output.data)
+    for name, text, bytes_max in (
+        ("encoding", output.encoding, limits.ENCODING_BYTES_MAX),
+        ("schema", output.schema, limits.SCHEMA_BYTES_MAX),
+    ):
+        # One text that cannot be stored would take the whole report with it.
+        if text and (len(text.encode()) > bytes_max or _CONTROL.search(text)):
+            raise FieldInvalid(
+                [(f"{field_name}.{name}", f"must be at most {bytes_max} bytes, nothing control")]
+            )
 
 
 def _check_size(data: bytes) -> None:

@@ -57,6 +57,8 @@ class Session:
         self.served = frozenset(served)
         self.slots = slots
         self.paused = False
+        #: It let an assignment lie, and has said nothing since: its connection may be half open.
+        self.silent = False
         #: No new work: the stream is gone, closing, or the server drains.
         self.detached = False
         #: Set aside for a suspect: nothing else is handed out until it holds nothing.
@@ -75,7 +77,8 @@ class Session:
     @property
     def receiving(self) -> bool:
         """True while it takes tasks."""
-        return not self.detached and not self.paused and self.slots.total > 0
+        stopped = self.detached or self.paused or self.silent
+        return not stopped and self.slots.total > 0
 
     def free(self, queue: str) -> int:
         """Counts how many more tasks of a queue it may be given now."""
@@ -105,6 +108,12 @@ class Session:
             self._suspect_count -= task.suspect
             self.told.pop(task_id, None)
         return task
+
+    def drop_reported(self, task_id: str, lease_token: str) -> None:
+        """Forgets a task that was reported, unless it is out again under another token."""
+        task = self.held.get(task_id)
+        if task is not None and task.lease_token == lease_token:
+            self.drop(task_id)
 
     def drop_leases(self, lease_ids: set[str]) -> None:
         """Forgets all tasks of leases that are gone."""

@@ -20,8 +20,10 @@ _log = logging.getLogger(__name__)
 
 _COLLECT_SECONDS = 0.02
 _LANES_MAX = 300
-#: Above this many buckets a notification says "all": NOTIFY takes 8,000 bytes.
+#: Above this many buckets a notification says "all".
 _BUCKETS_MAX = 700
+#: NOTIFY takes fewer than 8,000 bytes.
+_TEXT_BYTES_MAX = 7_999
 
 
 @dataclass(slots=True)
@@ -41,9 +43,13 @@ class News:
             self.ready[lane_id] = min(rank, self.ready.get(lane_id, rank))
 
     def text(self, server: str) -> str:
-        """Gives the payload of a notification."""
+        """Gives the payload of a notification; what does not fit is found by polling."""
         over: list[int] | bool = len(self.over) > _BUCKETS_MAX or sorted(self.over)
         ready = list(self.ready.items())[:_LANES_MAX]
+        text = self._text(server, ready, over=over)
+        return text if len(text) <= _TEXT_BYTES_MAX else self._text(server, ready, over=True)
+
+    def _text(self, server: str, ready: list[tuple[int, int]], *, over: list[int] | bool) -> str:
         return json.dumps(
             {"s": server, "r": ready, "o": over, "c": self.cancels}, separators=(",", ":")
         )

@@ -51,11 +51,18 @@ def backoff_ms(policy: Policy, attempt: int, share: float) -> int:
     elif policy.backoff is Backoff.LINEAR:
         delay = initial * attempt
     else:
-        # A float overflows at 2**1024; the cap is far below what 60 doublings reach.
-        delay = initial * policy.multiplier ** min(attempt - 1, 60)
+        delay = initial * _power(policy.multiplier, attempt - 1)
     delay = min(delay, float(policy.max_delay_ms))
     delay *= 1 + policy.jitter * (2 * share - 1)
     return int(min(max(delay, 0.0), float(policy.max_delay_ms)))
+
+
+def _power(multiplier: float, exponent: int) -> float:
+    """Raises without overflow: 1e300 milliseconds are beyond every cap, and times 0 still 0."""
+    try:
+        return multiplier**exponent
+    except OverflowError:
+        return 1e300
 
 
 def after_failure(

@@ -27,5 +27,6 @@ async def forget(hub: Hub, health: Health) -> None:
     """Forgets old requests, keys and sessions, every minute."""
     while True:
         await asyncio.sleep(_jittered(_FORGET_SECONDS))
+        hub.leaser.forget_lanes()
         await asyncio.to_thread(maintain.forget, hub.database)
         health.succeeded()

@@ -200,6 +200,6 @@ def _place(parts: Sequence[str] | None) -> tuple[datetime, str] | None:
     if parts is None:
         return None
     try:
-        return datetime.fromisoformat(parts[0]), parts[1]
+        return datetime.fromisoformat(parts[0]), pages.row_id(parts[1])
     except ValueError as exc:
         raise FieldInvalid([("page_token", "is not a token of this list")]) from exc

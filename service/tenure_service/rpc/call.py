@@ -11,7 +11,7 @@ import grpc
 
 from tenure_service.dispatch.hub import Hub
 from tenure_service.engine.errors import FieldInvalid, TenureError, shutting_down
-from tenure_service.rpc import errors
+from tenure_service.rpc import decoding, errors
 
 R = TypeVar("R")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -69,7 +69,7 @@ def unary(handler: Handler) -> Handler:
         context: Context,
     ) -> Any:
         try:
-            return await handler(self, request, context)
+            return await handler(self, decoding.checked(request), context)
         except TenureError as exc:
             await errors.abort(context, exc)
         except asyncio.CancelledError:

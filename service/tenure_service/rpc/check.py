@@ -1,5 +1,6 @@
 """Checks of fields: every offending field of a call is named at once."""
 
+import logging
 import re
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,6 +10,8 @@ from google.protobuf import duration_pb2
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.tokens import TaskKey
+
+_log = logging.getLogger(__name__)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -98,11 +101,18 @@ def _ms(duration: timedelta) -> int:
 
 
 def payload_size(what: str, size: int) -> None:
-    """Checks the size of a payload.
+    """Checks the size of a payload, and tells the operator of one that is unwisely large.
 
     Raises:
         TenureError: PAYLOAD_TOO_LARGE.
     """
+    if limits.PAYLOAD_BYTES_WARN < size <= limits.PAYLOAD_BYTES_MAX:
+        _log.warning(
+            "%s has %d bytes; above %d, keep the data elsewhere and send its address",
+            what,
+            size,
+            limits.PAYLOAD_BYTES_WARN,
+        )
     if size > limits.PAYLOAD_BYTES_MAX:
         raise TenureError(
             Reason.PAYLOAD_TOO_LARGE,

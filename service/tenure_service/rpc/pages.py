@@ -5,7 +5,9 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
+from tenure_service.engine import tokens
 from tenure_service.engine.errors import FieldInvalid
+from tenure_service.store import jsonb
 
 
 def write(kind: str, *place: str) -> str:
@@ -23,17 +25,28 @@ def read(kind: str, token: str, parts: int) -> Sequence[str] | None:
         return None
     try:
         found = json.loads(urlsafe_b64decode(token.encode("ascii")))
-    except (binascii.Error, ValueError, UnicodeError) as exc:
+    except (binascii.Error, ValueError, UnicodeError, RecursionError) as exc:
         raise _refused() from exc
     valid = (
         isinstance(found, list)
         and len(found) == parts + 1
         and found[0] == kind
-        and all(isinstance(part, str) for part in found)
+        and all(isinstance(part, str) and part == jsonb.clean(part) for part in found)
     )
     if not valid:
         raise _refused()
     return [str(part) for part in found[1:]]
+
+
+def row_id(text: str) -> str:
+    """Gives the part of a token that is a row's id.
+
+    Raises:
+        FieldInvalid: it is none.
+    """
+    if not tokens.is_uuid(text):
+        raise _refused()
+    return text
 
 
 def _refused() -> FieldInvalid:

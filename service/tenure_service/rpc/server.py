@@ -24,6 +24,7 @@ from tenure_service.dispatch.hub import Hub
 from tenure_service.engine import limits
 from tenure_service.rpc.admin import AdminServicer
 from tenure_service.rpc.call import Calls
+from tenure_service.rpc.decoding import Decoding
 from tenure_service.rpc.registry import RegistryServicer
 from tenure_service.rpc.tasks import TaskServicer
 from tenure_service.rpc.workers import WorkerServicer
@@ -70,7 +71,7 @@ class RpcServer:
         self._hub = hub
         self._calls = Calls(hub, _CALL_THREADS)
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(options=options, interceptors=(Decoding(),))
         self._health = health.aio.HealthServicer()
         self._address = address
         self.port = 0

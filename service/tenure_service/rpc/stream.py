@@ -8,6 +8,7 @@ the leases stay; only what was never accepted is taken back, and Close gives bac
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from tenure_service import __version__
 from tenure_service.dispatch.session import Held, Session, Slots
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
-from tenure_service.rpc import errors, policies
+from tenure_service.rpc import decoding, errors, policies
 from tenure_service.rpc.call import Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import session as sessions
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = "1.0"
+_RUN_MS_MAX = limits.RETRY_DELAY_MAX.total_seconds() * 1000
+_SECRET = re.compile(r"[A-Za-z0-9_-]{32,200}")
 STATUSES = {
     Recorded.RECORDED: worker.REPORT_STATUS_RECORDED,
     Recorded.ALREADY_RECORDED: worker.REPORT_STATUS_ALREADY_RECORDED,
@@ -76,14 +79,19 @@ def slots(check: Check, found: worker.Slots) -> Slots:
     check.number("slots.activations", found.activations, 0, limits.SLOT_COUNT_MAX)
     if len(found.by_queue) > limits.HANDLER_COUNT_MAX:
         check.wrong("slots.by_queue", f"has more than {limits.HANDLER_COUNT_MAX} entries")
+    for queue, count in found.by_queue.items():
+        field = f"slots.by_queue[{queue[:50]}]"
+        check.text(field, queue, limits.NAME_BYTES_MAX)
+        check.number(field, count, 0, limits.SLOT_COUNT_MAX)
     return Slots(found.total, dict(found.by_queue), found.activations)
 
 
-def _violation(text: str) -> TenureError:
+def _violation(text: str, client_version: str = "") -> TenureError:
+    metadata = {"server_version": PROTOCOL_VERSION, "client_version": client_version}
     return TenureError(
         Reason.PROTOCOL_VIOLATION,
         text,
-        metadata={"server_version": PROTOCOL_VERSION},
+        metadata={name: version for name, version in metadata.items() if version},
     )
 
 
@@ -95,6 +103,7 @@ class WorkStream:
         self._calls = calls
         self._namespace_id = namespace_id
         self._session: Session | None = None
+        self._client_version = ""
         self._closing = False
         self._pending: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_PENDING_MAX)
@@ -128,7 +137,7 @@ class WorkStream:
             writer.cancel()
 
     async def _open(self, requests: AsyncIterator[service.WorkRequest]) -> Session:
-        first = await anext(aiter(requests), None)
+        first = decoding.checked(await anext(aiter(requests), None))
         if first is None:
             raise _violation("the stream ended before Open")
         if first.WhichOneof("message") != "open":
@@ -136,15 +145,16 @@ class WorkStream:
         if self._hub.draining:
             raise shutting_down()
         open_ = first.open
-        major = (open_.protocol_version or PROTOCOL_VERSION).partition(".")[0]
+        self._client_version = open_.protocol_version[:20] or PROTOCOL_VERSION
+        major = self._client_version.partition(".")[0]
         if major != PROTOCOL_VERSION.partition(".")[0]:
             raise TenureError(
                 Reason.VERSION_UNSUPPORTED,
                 f"this server speaks protocol {PROTOCOL_VERSION}, the worker "
-                f"{open_.protocol_version[:20]}",
+                f"{self._client_version}",
                 metadata={
                     "server_version": PROTOCOL_VERSION,
-                    "client_version": open_.protocol_version[:20],
+                    "client_version": self._client_version,
                 },
             )
         return await self._open_session(open_)
@@ -158,6 +168,9 @@ class WorkStream:
         resume_id = open_.resume.session_id.lower() if open_.HasField("resume") else None
         if resume_id is not None and not tokens.is_uuid(resume_id):
             check.wrong("resume.session_id", "is not an id of this server")
+        if resume_id is not None and not _SECRET.fullmatch(open_.resume.session_secret):
+            # A session that is gone is opened anew under this secret: it must be a server's.
+            check.wrong("resume.session_secret", "is not a secret of this server")
         check.done()
         secret = open_.resume.session_secret if resume_id else sessions.new_secret()
         new = sessions.NewSession(
@@ -251,13 +264,19 @@ class WorkStream:
 
     async def _read(self, session: Session, requests: AsyncIterator[service.WorkRequest]) -> None:
         async for request in requests:
-            kind = request.WhichOneof("message")
+            kind = decoding.checked(request).WhichOneof("message")
+            if session.silent:
+                session.silent = False
+                self._hub.leaser.freed()
             if kind == "report":
                 await self._later(self._report(session, request.report))
             elif kind == "accept":
                 self._accept(session, request.accept)
             elif kind == "heartbeat":
-                await self._later(self._heartbeat(session, request.heartbeat))
+                check = Check("heartbeat.")
+                found = read_tokens(check, "lease_tokens", request.heartbeat.lease_tokens)
+                check.done()
+                await self._later(self._heartbeat(session, request.heartbeat.heartbeat_id, found))
             elif kind == "started":
                 await self._later(self._started(request.started))
             elif kind == "set_slots":
@@ -275,9 +294,12 @@ class WorkStream:
                     await asyncio.wait(set(self._pending))
                 return
             elif kind == "open":
-                raise _violation("Open was sent twice")
+                raise _violation("Open was sent twice", self._client_version)
             else:
-                raise _violation("a message was empty, or of a kind this server does not know")
+                raise _violation(
+                    "a message was empty, or of a kind this server does not know",
+                    self._client_version,
+                )
 
     async def _later(self, work: Coroutine[object, object, None]) -> None:
         """Does something beside the reading, bounded in number."""
@@ -326,12 +348,12 @@ class WorkStream:
                     session.unaccepted.pop(token[0], None)
         session.send(service.WorkResponse(report_ack=ack))
 
-    async def _heartbeat(self, session: Session, message: stream.Heartbeat) -> None:
-        check = Check("heartbeat.")
-        found = read_tokens(check, "lease_tokens", message.lease_tokens)
-        ack = stream.HeartbeatAck(heartbeat_id=message.heartbeat_id)
+    async def _heartbeat(
+        self, session: Session, heartbeat_id: int, found: Sequence[tuple[str, tuple[str, bytes]]]
+    ) -> None:
+        ack = stream.HeartbeatAck(heartbeat_id=heartbeat_id)
         alive: set[str] = set()
-        if found and not check.violations:
+        if found:
             alive = await self._hub.renew(self._namespace_id, [token for _, token in found])
         lost = {token[0] for _, token in found if token[0] not in alive}
         session.drop_leases(lost)
@@ -361,6 +383,7 @@ def read_started(found: Sequence[stream.StartedTask]) -> list[tuple[str, str, fl
         token = tokens.lease_token_parse(one.lease_token)
         key = tokens.task_id_parse(one.task_id)
         if token is not None and key is not None:
-            run_ms = max(one.run_duration.ToNanoseconds() / 1e6, 0.0)
+            # Longer than the longest limit is as good as nothing said.
+            run_ms = min(max(one.run_duration.ToNanoseconds() / 1e6, 0.0), _RUN_MS_MAX)
             started.append((token[0], key.task_id, run_ms))
     return started

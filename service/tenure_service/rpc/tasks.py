@@ -7,7 +7,7 @@ from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as service
 from tenure.v1 import task_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits
-from tenure_service.engine.errors import TenureError, not_found
+from tenure_service.engine.errors import TenureError, not_found, shutting_down
 from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
@@ -17,6 +17,8 @@ from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
 QUEUE_DEFAULT = "default"
+#: Room in an answer for what stands around its largest items.
+_HEADROOM_BYTES = 256 * 1024
 
 
 def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
@@ -63,7 +65,7 @@ def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
         or None,
     )
     check.done()
-    payload_size("the input", len(item.input))
+    payload_size(f"the input of a task {item.name!r}", len(item.input))
     return item
 
 
@@ -79,6 +81,8 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         self, request: service.EnqueueTasksRequest, context: Context
     ) -> service.EnqueueTasksResponse:
         """Stores tasks; see the protocol."""
+        if self._hub.draining:
+            raise shutting_down()
         check = Check()
         check.count("tasks", request.tasks, limits.ENQUEUE_COUNT_MAX)
         request_id = check.request_id("request_id", request.request_id)
@@ -147,6 +151,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         response = service.AwaitTasksResponse()
         for text in unknown:
             response.results.add(task_id=text, error=errors.status(not_found(text)))
+        size = response.ByteSize()
         for text, key in keys.items():
             if key.task_id not in found:
                 continue
@@ -154,7 +159,12 @@ class TaskServicer(service_grpc.TaskServiceServicer):
             if row is None:
                 response.results.add(task_id=text, error=errors.status(not_found(text)))
             else:
-                response.results.add(task_id=text, result=views.result_message(row))
+                result = views.result_message(row)
+                size += result.ByteSize() + len(text)
+                if response.results and size > limits.MESSAGE_BYTES_MAX - _HEADROOM_BYTES:
+                    # The rest is for the next call, which is answered at once.
+                    break
+                response.results.add(task_id=text, result=result)
         return response
 
     @unary
@@ -228,7 +238,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
             state,
             queue=request.queue or None,
             name=request.name or None,
-            before=place[0] if place else None,
+            before=pages.row_id(place[0]) if place else None,
             row_count_max=page_size,
         )
         token = ""

@@ -9,16 +9,22 @@ from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure.v1 import worker_service_pb2_grpc as service_grpc
 from tenure_service.dispatch import assign
+from tenure_service.dispatch.session import Held
 from tenure_service.engine import limits
-from tenure_service.engine.errors import FieldInvalid, TenureError
+from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
+from tenure_service.engine.states import Outcome
+from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, stream
 from tenure_service.rpc.call import Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import poll
 from tenure_service.usecase import session as sessions
+from tenure_service.usecase.end import Ending
 
 #: How often a long poll looks by itself; wake-ups of other tasks are not followed one by one.
 _LOOK_SECONDS = 0.25
+#: What befalls the results of a call together.
+_WHOLE_CALL = {Reason.CONTENTION, Reason.DATABASE_UNAVAILABLE, Reason.OVERLOADED}
 
 
 class WorkerServicer(service_grpc.WorkerServiceServicer):
@@ -49,6 +55,8 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         self, request: service.LeaseTasksRequest, context: Context
     ) -> service.LeaseTasksResponse:
         """Leases tasks by a long poll; see the protocol."""
+        if self._hub.draining:
+            raise shutting_down()
         check = Check()
         served = stream.handlers(check, request.handlers)
         said = stream.declared(check, request.handlers)
@@ -92,11 +100,28 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
             await asyncio.sleep(min(_LOOK_SECONDS, left))
         response = service.LeaseTasksResponse()
         response.lease_duration.FromTimedelta(self._hub.durations.lease)
+        held: list[Held] = []
+        messages: list[worker.Assignment] = []
         for grant, lane in grants:
-            _, messages = assign.assignments(
+            some_held, some = assign.assignments(
                 grant, queue=lane.queue, name=lane.name, suspect=lane.suspect
             )
-            response.assignments.extend(messages)
+            held += some_held
+            messages += some
+        count = assign.fitting(messages)
+        response.assignments.extend(messages[:count])
+        if held[count:]:
+            # Their inputs are too large for one answer: back to their places, unspent.
+            endings = [
+                Ending(
+                    lease_id=task.lease_id,
+                    secret=None,
+                    key=TaskKey(task.run_id, task.task_id),
+                    outcome=Outcome.RELEASED,
+                )
+                for task in held[count:]
+            ]
+            await self._hub.reporter.end(wanted.session.namespace_id, endings)
         return response
 
     @unary
@@ -132,6 +157,10 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
             raise FieldInvalid([("results", f"must have 1 to {limits.REPORT_COUNT_MAX} items")])
         namespace_id = await self._calls.namespace_id(context)
         answers = await self._hub.reporter.report(namespace_id, None, request.results)
+        for answer in answers:
+            # Not the fault of a result: the call as a whole is to be sent again.
+            if isinstance(answer, TenureError) and answer.reason in _WHOLE_CALL:
+                raise answer
         response = service.ReportTasksResponse()
         for answer in answers:
             if isinstance(answer, TenureError):

@@ -2,6 +2,7 @@
 
     DatabaseError         PostgreSQL refused the statement for a reason that is not ours to hide
     ├── DataRefused       a value it cannot take (class 22, 23): the batch is bisected
+    │   └── PartitionMissing  no partition holds a new row's id (23514 without a constraint)
     └── Contention        locks or serialization, after the retries here (40001, 40P01, 55P03)
 
 Whatever says that a connection is no good (class 08, 57P01 to 57P03, 25006) discards it and
@@ -56,6 +57,10 @@ class DataRefused(DatabaseError):
     """PostgreSQL cannot take a value; one item of a batch is at fault."""
 
 
+class PartitionMissing(DataRefused):
+    """No partition holds the id of a new row; it is created, and the transaction repeated."""
+
+
 class Contention(TenureError, DatabaseError):
     """Transactions stood in each other's way more often than was retried."""
 
@@ -83,7 +88,6 @@ class Database:
                 "options": f"{_OPTIONS} -c search_path={schema}",
                 "application_name": name,
                 "prepare_threshold": 0,
-                # A statement that comes in many shapes would only fill the cache.
                 "target_session_attrs": "read-write",
             },
             min_size=1,
@@ -141,6 +145,10 @@ class Database:
                 raise Contention(type(exc).__name__) from exc
             except errors.ReadOnlySqlTransaction as exc:
                 raise database_unavailable("it is read-only") from exc
+            except errors.CheckViolation as exc:
+                if exc.diag.constraint_name is None:
+                    raise PartitionMissing("no partition for a row") from exc
+                raise DataRefused(f"{exc.sqlstate} {exc.diag.constraint_name}") from exc
             except (psycopg.DataError, psycopg.IntegrityError) as exc:
                 raise DataRefused(f"{exc.sqlstate} {exc.diag.constraint_name or ''}") from exc
             except (psycopg.OperationalError, psycopg.InterfaceError) as exc:

@@ -37,6 +37,7 @@ class NewRequest:
 
 def claim(conn: Conn, keys: Sequence[NewKey], *, now: datetime | None = None) -> set[str]:
     """Claims keys; gives the ids of the tasks whose key now stands for them."""
+    statements.execute(conn, "key_lock_timeout", {})
     found = statements.many(conn, "key_claim", rows.KeyClaimed, _key_parameters(keys, now))
     return {row.task_id for row in found}
 

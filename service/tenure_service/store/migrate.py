@@ -271,6 +271,8 @@ def _connected(dsn: str) -> Iterator[psycopg.Connection]:
         conn = psycopg.connect(dsn, autocommit=True, application_name="tenure migrate")
     except psycopg.OperationalError as exc:
         raise DatabaseUnusable(f"no database answers: {str(exc).strip()}") from exc
+    except psycopg.ProgrammingError as exc:
+        raise DatabaseUnusable(f"this is no URL or conninfo string: {exc}") from exc
     with contextlib.closing(conn):
         if conn.info.server_version < SERVER_VERSION_MIN:
             version = conn.info.parameter_status("server_version")
@@ -318,7 +320,10 @@ def _create_table(conn: psycopg.Connection, schema: str) -> None:
         )
     """)
     with _messages_hidden(conn):
-        conn.execute(statement.format(schema=sql.Identifier(schema)))
+        try:
+            conn.execute(statement.format(schema=sql.Identifier(schema)))
+        except psycopg.errors.InsufficientPrivilege as exc:
+            raise MigrationFailed(f"the account may not make schema {schema}: {exc}") from exc
 
 
 @contextlib.contextmanager

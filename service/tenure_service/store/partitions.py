@@ -5,9 +5,10 @@ a partition is created as a table of its own and attached, with a short lock_tim
 replica's success (42P07, 42P17, 23505) is as good as one's own; IF NOT EXISTS would claim it.
 """
 
-import contextlib
 import logging
+import random
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 from psycopg import errors, sql
@@ -16,6 +17,7 @@ from tenure_service.engine import limits
 from tenure_service.store import rows, statements
 from tenure_service.store.database import Conn, Contention, Database
 
+_ATTEMPTS = 20
 PARENTS = ("tasks", "deliveries")
 
 _log = logging.getLogger(__name__)
@@ -59,14 +61,19 @@ def ensure(database: Database, *, ahead: int = limits.PARTITIONS_AHEAD) -> list[
 
 
 def ahead_duration(database: Database) -> timedelta:
-    """Says how long, from now, every table has partitions without a gap at the end."""
+    """Says how long, from now, every table has partitions without a gap."""
     found, now = database.transact(lambda conn: (_list(conn), _now(conn)))
-    ends = []
-    for parent in PARENTS:
-        starts = [_start(row) for row in found if row.parent == parent]
-        last = max((start for start in starts if start is not None), default=None)
-        ends.append(last + limits.PARTITION_WIDTH if last else now)
-    return min(ends) - now
+    return min(_end(parent, found, now) for parent in PARENTS) - now
+
+
+def _end(parent: str, found: list[rows.PartitionRow], now: datetime) -> datetime:
+    """Finds the first instant from now on that no partition holds."""
+    starts = [_start(row) for row in found if row.parent == parent]
+    end = now
+    for start in sorted(start for start in starts if start is not None):
+        if start <= end < start + limits.PARTITION_WIDTH:
+            end = start + limits.PARTITION_WIDTH
+    return end
 
 
 def _list(conn: Conn) -> list[rows.PartitionRow]:
@@ -104,6 +111,12 @@ def _create(database: Database, parent: str, name: str, start: datetime, end: da
             return False
         return True
 
-    with contextlib.suppress(Contention):
-        return database.transact(work)
-    return False
+    for tried in range(1, _ATTEMPTS + 1):
+        try:
+            return database.transact(work)
+        except Contention:
+            # A reader holds the parent: waiting in line would hold up every writer behind us.
+            if tried == _ATTEMPTS:
+                raise
+            time.sleep(random.uniform(0.05, 0.25))  # noqa: S311 - guards nothing
+    raise AssertionError("unreachable: the last attempt returns or raises")

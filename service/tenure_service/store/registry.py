@@ -107,6 +107,12 @@ def task_defs(
     return statements.many(conn, "task_def_list", rows.TaskDefRow, parameters)
 
 
+def task_def(conn: Conn, namespace_id: int, name: str) -> rows.TaskDefRow:
+    """Reads a task definition that stands."""
+    parameters = {"namespace_id": namespace_id, "name": name}
+    return statements.one(conn, "task_def_get", rows.TaskDefRow, parameters)
+
+
 def set_queue(conn: Conn, namespace_id: int, name: str, *, paused: bool) -> rows.QueueRow:
     """Pauses or opens a queue."""
     parameters = {"namespace_id": namespace_id, "name": clean(name), "paused": paused}

@@ -101,14 +101,21 @@ class Catalogue:
         def load(missing: list[int]) -> dict[int, Lane]:
             if conn is not None:
                 return registry.read_lanes(conn, missing)
-            return self._database.transact(lambda own: registry.read_lanes(own, missing))
+            found = self._database.transact(lambda own: registry.read_lanes(own, missing))
+            self._lane_ids.update({lane: lane_id for lane_id, lane in found.items()})
+            return found
 
         return self._lanes.fill(lane_ids, load)
 
-    def suspect_lane_id(self, lane_id: int) -> int:
-        """Gives the lane beside this one that holds tasks suspected of killing their workers."""
-        lane = self.lanes([lane_id])[lane_id]._replace(suspect=True)
-        return self.lane_ids([lane])[lane]
+    def suspect_lane_id(self, lane_id: int, conn: Conn) -> int:
+        """Gives the lane beside this one that holds tasks suspected of killing their workers.
+
+        It is created on the caller's connection, and so not remembered: it stands once the
+        caller's transaction is committed.
+        """
+        lane = self.lanes([lane_id], conn)[lane_id]._replace(suspect=True)
+        known = self._lane_ids.get(lane)
+        return known if known is not None else registry.create_lanes(conn, [lane])[lane]
 
     def policy_ids(self, policies: Iterable[Policy]) -> dict[Policy, int]:
         """Gives the ids of policies, storing those that do not stand."""

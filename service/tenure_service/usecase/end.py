@@ -120,7 +120,7 @@ def end(
     Args:
         conn: In a transaction.
         catalogue: For policies and lanes.
-        endings: Of any leases, each task of a lease at most once.
+        endings: Of any leases, and of one hand-out more than one: then the first counts.
         locked: The leases, if the caller has locked them already.
         now: Database time for tests.
 
@@ -133,16 +133,15 @@ def end(
     plans = _plan(conn, catalogue, held)
     ends = Ends(recorded=[Recorded.LEASE_LOST] * len(endings))
     if plans:
-        won = deliveries.insert(conn, [plan.delivery for plan in plans], now=now)
-        winners = []
+        # A hand-out that is reported twice in one batch is won by the first: only that one is
+        # inserted, since the insert does not say which of two equal keys it took.
+        firsts: dict[tuple[str, int], _Plan] = {}
         for plan in plans:
-            name = (plan.delivery.task_id, plan.delivery.delivery)
-            if name in won:
-                # A hand-out that is reported twice in one batch is won by the first.
-                won.discard(name)
-                winners.append(plan)
-            else:
-                unheld.append((plan.held.number, plan.held.ending))
+            firsts.setdefault((plan.delivery.task_id, plan.delivery.delivery), plan)
+        won = deliveries.insert(conn, [plan.delivery for plan in firsts.values()], now=now)
+        winners = [plan for name, plan in firsts.items() if name in won]
+        numbers = {plan.held.number for plan in winners}
+        unheld += [(p.held.number, p.held.ending) for p in plans if p.held.number not in numbers]
         _follow_up(conn, winners, ends, now)
     if unheld:
         _classify(conn, unheld, ends)
@@ -183,6 +182,7 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
         policies = {task_id: found[policy_id] for task_id, policy_id in ids.items()}
     return [
         _decide(
+            conn,
             catalogue,
             one,
             cancelled=one.ending.key.task_id in cancelled,
@@ -192,7 +192,9 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
     ]
 
 
-def _decide(catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: Policy | None) -> _Plan:
+def _decide(
+    conn: Conn, catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: Policy | None
+) -> _Plan:
     ending = held.ending
     if ending.outcome is Outcome.DONE:
         return _final(held, Outcome.DONE)
@@ -207,18 +209,18 @@ def _decide(catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: Polic
         back = _back(held, delay_ms=ending.delay_ms)
         return _Plan(held, _delivery(held, Outcome.RESCHEDULED, final=False), back, None)
     if ending.outcome is Outcome.LOST:
-        return _lost(catalogue, held)
+        return _lost(conn, catalogue, held)
     return _failed(held, policy)
 
 
-def _lost(catalogue: Catalogue, held: _Held) -> _Plan:
+def _lost(conn: Conn, catalogue: Catalogue, held: _Held) -> _Plan:
     lost_count = held.lease.lost_counts[held.at] + 1
     verdict = retry.after_loss(lost_count)
     if isinstance(verdict, retry.Dead):
         return _dead(held, Outcome.LOST, verdict)
     lane_id = held.lease.lane_id
     if lost_count >= limits.SUSPECT_LOST:
-        lane_id = catalogue.suspect_lane_id(lane_id)
+        lane_id = catalogue.suspect_lane_id(lane_id, conn)
     back = _back(held, lane_id=lane_id, lost_count=lost_count, delay_ms=verdict.delay_ms)
     return _Plan(held, _delivery(held, Outcome.LOST, final=False), back, None)
 

@@ -6,15 +6,15 @@ then everything that is left is stored in one statement. Holds INV-06, INV-07, I
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.engine.tokens import task_id_text
-from tenure_service.store import keys, rows, tasks
-from tenure_service.store.database import Conn, Database
+from tenure_service.store import keys, partitions, rows, tasks
+from tenure_service.store.database import Conn, Database, PartitionMissing
 from tenure_service.store.registry import Lane
 from tenure_service.usecase.catalogue import Catalogue
 
@@ -89,7 +89,12 @@ def enqueue(
         (REQUEST_ID_REUSED).
     """
     prepared = _prepare(catalogue, calls)
-    return database.transact(lambda conn: _store(conn, calls, prepared, now))
+    try:
+        return database.transact(lambda conn: _store(conn, calls, prepared, now))
+    except PartitionMissing:
+        # The upkeep of partitions was held up for weeks, or the clock has jumped.
+        partitions.ensure(database)
+        return database.transact(lambda conn: _store(conn, calls, prepared, now))
 
 
 def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
@@ -136,12 +141,21 @@ def _store(
     for pending, task_id in zip(prepared, tasks.make_ids(conn, len(prepared)), strict=True):
         pending.task_id = task_id
     repeated = _claim_requests(conn, calls, prepared)
-    fresh_answers: list[list[Answer | None]] = [[None] * len(call.items) for call in calls]
-    fresh = [pending for pending in prepared if _is_asked(answers[pending.call], pending.place)]
+    slots: list[list[Answer | None]] = [[None] * len(call.items) for call in calls]
+    for number, known in repeated.items():
+        if isinstance(known, list):
+            slots[number] = known
+    refused = {n: known for n, known in repeated.items() if isinstance(known, TenureError)}
+    twins = {n: known for n, known in repeated.items() if isinstance(known, int)}
+    fresh = [
+        pending
+        for pending in prepared
+        if pending.call not in refused
+        and pending.call not in twins
+        and slots[pending.call][pending.place] is None
+    ]
     standing = _claim_keys(conn, [pending for pending in fresh if pending.item.key], now)
-    _leave_to_keys(
-        conn, calls, prepared, {p.call for p in fresh if id(p) in standing} - set(repeated), standing
-    )
+    _leave_to_keys(conn, calls, [p for p in fresh if p.call not in repeated], standing)
     stored: list[_Pending] = []
     for pending in fresh:
         answer = standing.get(id(pending))
@@ -153,24 +167,25 @@ def _store(
                 priority=pending.item.priority,
                 delay_ms=pending.item.delay_ms,
             )
-        fresh_answers[pending.call][pending.place] = answer
+        slots[pending.call][pending.place] = answer
     if stored:
         tasks.insert(conn, [p.task_id for p in stored], [p.task for p in stored], now=now)
     return [
-        repeated[number]
-        if number in repeated
-        else [answer for answer in answers if answer is not None]
-        for number, answers in enumerate(fresh_answers)
+        refused[number]
+        if number in refused
+        else [answer for answer in slots[twins.get(number, number)] if answer is not None]
+        for number in range(len(calls))
     ]
 
 
 def _claim_requests(
     conn: Conn, calls: Sequence[Call], prepared: Sequence[_Pending]
-) -> dict[int, list[Answer] | TenureError]:
+) -> dict[int, list[Answer | None] | TenureError | int]:
     """Gives the answers of calls whose request id was used before, by number of the call.
 
     What a call answers is fixed before keys are looked at. Where a key then answers instead
-    (`_leave_to_keys`), the repeated call has None, and its item is answered by its key again.
+    (`_leave_to_keys`), the repeated call has None, and its item is answered by its key again. A
+    call that repeats another one of this batch has the number of that.
     """
     numbered = [(number, call) for number, call in enumerate(calls) if call.request_id is not None]
     if not numbered:
@@ -190,26 +205,28 @@ def _claim_requests(
         for number, call in numbered
     ]
     claimed = keys.claim_requests(conn, requests)
+    firsts: dict[tuple[int, str], int] = {}
     repeated: list[tuple[int, keys.NewRequest]] = []
     for (number, _), request in zip(numbered, requests, strict=True):
         name = (request.namespace_id, request.request_id)
-        if name in claimed:
-            # The same id twice in one batch: the first has it, the second repeats the first.
-            claimed.discard(name)
+        if name in claimed and name not in firsts:
+            firsts[name] = number
         else:
             repeated.append((number, request))
     if not repeated:
         return {}
     known = keys.read_requests(conn, [request for _, request in repeated])
-    return {
-        number: _repeat(request, known[request.namespace_id, request.request_id], calls[number])
-        for number, request in repeated
-    }
+    answers: dict[int, list[Answer | None] | TenureError | int] = {}
+    for number, request in repeated:
+        name = (request.namespace_id, request.request_id)
+        answer = _repeat(request, known[name], calls[number])
+        answers[number] = firsts.get(name, answer) if isinstance(answer, list) else answer
+    return answers
 
 
 def _repeat(
     request: keys.NewRequest, row: rows.RequestRow, call: Call
-) -> list[Answer] | TenureError:
+) -> list[Answer | None] | TenureError:
     if row.kind != request.kind or row.digest != request.digest:
         return TenureError(
             Reason.REQUEST_ID_REUSED,
@@ -220,31 +237,24 @@ def _repeat(
     return [None if task_id == keys.BY_KEY else Enqueued(task_id=task_id) for task_id in ids]
 
 
-def _is_asked(slots: list[Answer | None] | TenureError, place: int) -> bool:
-    """Says whether an item is not answered yet."""
-    return not isinstance(slots, TenureError) and slots[place] is None
-
-
 def _leave_to_keys(
-    conn: Conn,
-    calls: Sequence[Call],
-    prepared: Sequence[_Pending],
-    numbers: Set[int],
-    standing: Mapping[int, Answer],
+    conn: Conn, calls: Sequence[Call], new: Sequence[_Pending], standing: Mapping[int, Answer]
 ) -> None:
-    """Notes which items of claimed requests their keys answered, so that they do so again."""
-    ids: dict[int, list[str]] = {number: [] for number in numbers if calls[number].request_id}
-    for pending in prepared:
-        if pending.call in ids:
-            ids[pending.call].append(keys.BY_KEY if id(pending) in standing else pending.task_id)
-    if ids:
-        keys.answer_requests(
-            conn,
-            [
-                (calls[number].namespace_id, calls[number].request_id or "", answered)
-                for number, answered in ids.items()
-            ],
-        )
+    """Notes which items of new requests their keys answered, so that they do so again."""
+    ids: dict[int, list[str]] = {}
+    by_key: set[int] = set()
+    for pending in new:
+        if id(pending) in standing:
+            by_key.add(pending.call)
+        task_id = keys.BY_KEY if id(pending) in standing else pending.task_id
+        ids.setdefault(pending.call, []).append(task_id)
+    answers = [
+        (call.namespace_id, call.request_id, ids[number])
+        for number in by_key
+        if (call := calls[number]).request_id is not None
+    ]
+    if answers:
+        keys.answer_requests(conn, answers)
 
 
 def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> dict[int, Answer]:
@@ -253,7 +263,7 @@ def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> 
         return {}
     everyone = wanted = [(pending, _new_key(pending)) for pending in keyed]
     claimed: set[str] = set()
-    found: dict[tuple[int, str], keys.rows.KeyRow] = {}
+    found: dict[tuple[int, str], rows.KeyRow] = {}
     while wanted:
         claimed |= keys.claim(conn, [key for _, key in wanted], now=now)
         wanted = [(pending, key) for pending, key in wanted if key.task_id not in claimed]

@@ -161,8 +161,7 @@ def set_task_definition(
 
     def work(conn: Conn) -> rows.TaskDefRow:
         registry.override(conn, namespace_id, name, body)
-        found = registry.task_defs(conn, namespace_id, after="", row_count_max=1_000_000)
-        return next(row for row in found if row.name == name)
+        return registry.task_def(conn, namespace_id, name)
 
     row = database.transact(work)
     catalogue.forget_overrides()

@@ -126,6 +126,12 @@ inner join requests as r
 delete from requests
 where requested_at < coalesce(%(now)s::timestamptz, now()) - interval '24 hours';
 
+-- name: key_lock_timeout :exec
+-- Makes this transaction wait for keys of others for a moment only: its batch is cut in two then,
+-- so that one contended key does not hold up the others.
+-- Invariants: INV-14. Locks: none. Index: none.
+set local lock_timeout = '200ms';
+
 -- name: key_claim :many KeyClaimed
 -- Claims idempotency keys for new tasks. A key that is not returned stands already; of two equal
 -- keys in one call the first claims.

@@ -17,7 +17,11 @@ with live as (
     where d.task_id is null
 ),
 placed as (
-    select run_id, task_id, count(*) as place_count, string_agg(place, ', ' order by place) as places
+    select
+        run_id,
+        task_id,
+        count(*) as place_count,
+        string_agg(place, ', ' order by place) as places
     from live
     group by run_id, task_id
 ),
@@ -48,11 +52,16 @@ where
 limit 100;
 
 -- name: delivery_number_broken :many Breach
--- Tasks whose hand-outs are not numbered 1, 2, 3 and so on, each ended by one row, with the live one
--- after the latest; and deliveries of tasks that do not exist.
+-- Tasks whose hand-outs are not numbered 1, 2, 3 and so on, each ended by one row, with the live
+-- one after the latest; and deliveries of tasks that do not exist.
 -- Invariants: INV-06, INV-07. Locks: none. Index: none, it reads whole tables.
 with numbered as (
-    select d.run_id, d.task_id, min(d.delivery) as first, max(d.delivery) as last, count(*) as ended
+    select
+        d.run_id,
+        d.task_id,
+        min(d.delivery) as first,
+        max(d.delivery) as last,
+        count(*) as ended
     from deliveries as d
     group by d.run_id, d.task_id
 ),
@@ -104,7 +113,8 @@ select
     o.run_id::text,
     o.task_id::text,
     concat_ws(
-        '; ', 'delivery ' || o.delivery || ' is ' || o.outcome || case when o.final then ', final' end,
+        '; ', 'delivery ' || o.delivery || ' is ' || o.outcome,
+        case when o.final then 'final' end,
         'followed by ' || o.next_delivery, 'DONE rows: ' || o.done
     ) as detail
 from ordered as o
@@ -190,14 +200,16 @@ where
 limit 100;
 
 -- name: cancel_request_broken :many Breach
--- Requests to cancel tasks that are over, or that do not exist.
--- Invariants: INV-02. Locks: none. Index: deliveries_pkey, tasks_pkey; requests are few.
+-- Requests to cancel tasks that are over, that do not exist, or that wait: who cancels takes a task
+-- from where it waits, and who puts one back looks for the request first.
+-- Invariants: INV-02, INV-12. Locks: none. Index: deliveries_pkey, tasks_pkey; requests are few.
 select
     c.run_id::text,
     c.task_id::text,
     case
         when t.task_id is null then 'no such task'
-        else 'over with delivery ' || d.delivery || ' as ' || d.outcome
+        when d.final and g.task_id is null then 'over with delivery ' || d.delivery
+        else 'waits in ' || w.place
     end as detail
 from cancel_requests as c
 left join tasks as t on t.run_id = c.run_id and t.task_id = c.task_id
@@ -211,17 +223,30 @@ left join lateral (
 left join dead_letters as g
     on g.run_id = c.run_id and g.task_id = c.task_id
     and g.state = 'REPLAYED' and g.delivery = d.delivery
-where t.task_id is null or (d.final and g.task_id is null)
+left join lateral (
+    select 'ready_tasks' as place from ready_tasks as r where r.task_id = c.task_id
+    union all
+    select 'timers' from timers as f where f.task_id = c.task_id
+    limit 1
+) as w on true
+where t.task_id is null or (d.final and g.task_id is null) or w.place is not null
 limit 100;
 
 -- name: attempt_broken :many Breach
 -- Hand-outs, ended or live, that break the counts: a failure spends an attempt, a lost, released or
 -- rescheduled hand-out does not, a replay starts from 1, no attempt exceeds the policy's
--- `max_attempts`, and the live row counts the losses since the last death. A task that was cancelled
--- while it waited has a row without a lease, for an attempt that never began.
+-- `max_attempts`, and the live row counts the losses since the last death. A task that was
+-- cancelled while it waited has a row without a lease, for an attempt that never began.
 -- Invariants: INV-07. Locks: none. Index: none, it reads whole tables.
 with handed as (
-    select d.run_id, d.task_id, d.delivery, d.attempt, d.outcome, d.final, null::integer as lost_count
+    select
+        d.run_id,
+        d.task_id,
+        d.delivery,
+        d.attempt,
+        d.outcome,
+        d.final,
+        null::integer as lost_count
     from deliveries as d
     where d.lease_id is not null
     union all
@@ -263,7 +288,8 @@ select
     c.task_id::text,
     concat_ws(
         '; ', 'delivery ' || c.delivery || ' is attempt ' || c.attempt || ' of '
-        || (p.body ->> 'max_attempts'), 'after attempt ' || c.last_attempt || ', ' || c.last_outcome,
+        || (p.body ->> 'max_attempts'),
+        'after attempt ' || c.last_attempt || ', ' || c.last_outcome,
         'lost count ' || c.lost_count || ', losses ' || c.losses
     ) as detail
 from counted as c
@@ -316,5 +342,8 @@ select
 from idempotency_keys as k
 left join tasks as t
     on t.run_id = k.run_id and t.task_id = k.task_id and t.namespace_id = k.namespace_id
-where k.kind = 'TASK' and k.expires_at > now() and (t.task_id is null or t.key is distinct from k.key)
+where
+    k.kind = 'TASK'
+    and k.expires_at > now()
+    and (t.task_id is null or t.key is distinct from k.key)
 limit 100;

@@ -145,6 +145,18 @@ where f.namespace_id = %(namespace_id)s::integer and f.name > %(after)s::text
 order by f.name
 limit %(row_count_max)s::integer;
 
+-- name: task_def_get :one TaskDefRow
+-- Reads one task definition.
+-- Invariants: none. Locks: none. Index: task_defs_pkey.
+select
+    f.name,
+    f.declared,
+    f.override,
+    f.app_version,
+    f.updated_at
+from task_defs as f
+where f.namespace_id = %(namespace_id)s::integer and f.name = %(name)s::text;
+
 -- name: task_def_overridden :many TaskDefOverride
 -- Lists all overrides; a server keeps them in memory, and reads them again every few seconds.
 -- Invariants: none. Locks: none. Index: none; overrides are few.

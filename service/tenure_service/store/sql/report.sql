@@ -1,9 +1,9 @@
 -- name: delivery_complete :one CompletedCount
 -- Records outputs in one statement, for hand-outs that this server made itself and therefore
 -- knows. The caller compares the count with what it sent, and rolls back to the careful form when
--- they differ (a lease is gone) or on SQLSTATE 23505 (a hand-out had ended). What is left of a lease
--- is decided from the row that `held` has locked: another report may have spent some of it while this
--- statement waited, which the statement's own snapshot does not show.
+-- they differ (a lease is gone) or on SQLSTATE 23505 (a hand-out had ended). What is left of a
+-- lease is decided from the row that `held` has locked: another report may have spent some of it
+-- while this statement waited, which the statement's own snapshot does not show.
 -- Invariants: INV-07. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey, deliveries_pkey.
 with held as materialized (
     select

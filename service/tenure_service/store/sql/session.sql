@@ -50,7 +50,7 @@ where
 
 -- name: session_touch :exec
 -- Notes which sessions of this server are alive, and which of them take tasks.
--- Invariants: none. Locks: sessions, skipping locked ones. Index: sessions_pkey.
+-- Invariants: none. Locks: the sessions. Index: sessions_pkey.
 update sessions as s
 set
     seen_at = now(),

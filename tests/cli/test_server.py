@@ -1,0 +1,131 @@
+"""`tenure server`, `migrate` and `config`."""
+
+import json
+import os
+import signal
+import socket
+
+import tenure
+from tenure_service.cli import flags, settings
+from tenure_service.config import ServerConfig
+from tests.cli.command import run, running
+
+ANY_PORT = ("--listen", "127.0.0.1:0")
+
+
+def test_server__several_settings_wrong__lists_all_at_once() -> None:
+    done = run(
+        "server",
+        *("--listen", "0.0.0.0:0", "--connections", "1", "--heartbeat-seconds", "20"),
+        TENURE_LOG_LEVEL="loud",
+    )
+    assert done.code == 2
+    for name in ("DATABASE", "INSECURE", "CONNECTIONS", "HEARTBEAT_SECONDS", "LOG_LEVEL"):
+        assert f"\n  TENURE_{name}: " in done.err
+    assert "5 settings are wrong" in done.err
+
+
+def test_server__open_address__is_refused(database: str) -> None:
+    done = run("server", "--database", database, "--listen", "0.0.0.0:0")
+    assert done.code == 2
+    assert "--insecure" in done.err
+
+
+def test_server__open_address_on_purpose__warns_and_serves(database: str) -> None:
+    with running("server", "--listen", "0.0.0.0:0", "--insecure", "--database", database) as server:
+        server.until("listening on 0.0.0.0:")
+        server.until("WARNING")
+        assert "is open" in server.text
+        assert server.end(signal.SIGTERM) == 0
+
+
+def test_server__no_database__says_one_sentence() -> None:
+    done = run("server", "--database", "postgresql://u:secret@127.0.0.1:1/x", *ANY_PORT)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "no database answers" in done.err
+    assert "secret" not in done.err
+
+
+def test_server__no_conninfo__says_one_sentence() -> None:
+    done = run("server", "--database", "nonsense", *ANY_PORT)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "no URL or conninfo" in done.err
+
+
+def test_server__address_taken__exits_with_conflict() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("server", "--database", "dbname=x", "--listen", address)
+    assert done.code == 3
+    assert f"{address} is taken" in done.err
+
+
+def test_server__child_killed__is_replaced_and_the_port_serves(database: str) -> None:
+    words = ("server", *ANY_PORT, "--processes", "2", "--json", "--database", database)
+    with running(*words) as server:
+        server.until('"process_id"', count=2)
+        children = _told(server.lines)
+        assert len({child["address"] for child in children}) == 1
+        os.kill(int(children[0]["process_id"]), signal.SIGKILL)
+        server.until('"process_id"', count=3)
+        told = _told(server.lines)
+        assert len({child["process_id"] for child in told}) == 3
+        client = tenure.Client(told[2]["address"])
+        assert [each.name for each in client.list_namespaces()] == ["default"]
+        assert server.end(signal.SIGTERM) == 0
+
+
+def _told(lines: list[str]) -> list[dict[str, str]]:
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_migrate__empty_database__applies_and_then_has_nothing_to_do(empty_database: str) -> None:
+    before = run("migrate", "--status", "--json", TENURE_DATABASE=empty_database)
+    names = [each["name"] for each in json.loads(before.out)]
+    assert {each["state"] for each in json.loads(before.out)} == {"pending"}
+    done = run("migrate", "--database", empty_database)
+    assert done.out.splitlines() == [f"applied {name}" for name in names]
+    assert "nothing to do" in run("migrate", "--database", empty_database).out
+    after = run("migrate", "--status", TENURE_DATABASE=empty_database)
+    assert "pending" not in after.out
+    assert after.out.count("applied") == len(names)
+
+
+def test_config__prints_sources_and_hides_secrets() -> None:
+    done = run(
+        "config",
+        *("--database", "postgresql://ada:s/e@cret@db/tenure", "--json"),
+        TENURE_LOG_LEVEL="DEBUG",
+        TENURE_API_KEY="tk_hidden",
+        TENURE_HEARBEAT="2",
+    )
+    assert done.code == 0, done.err
+    rows = {each["setting"]: each for each in json.loads(done.out)}
+    assert rows["database"] == {
+        "setting": "database",
+        "value": "postgresql://ada:***@db/tenure",
+        "source": "--database",
+    }
+    assert rows["log_level"]["source"] == "TENURE_LOG_LEVEL"
+    assert rows["listen"]["source"] == "default"
+    assert "hidden" not in done.out
+    assert "TENURE_HEARBEAT is set" in done.err
+
+
+def test_mask__any_form_of_password__hides_it() -> None:
+    for text in (
+        "host=db password=secret user=ada",
+        r"host=db password='sec\' ret' user=ada",
+        "postgresql://ada:secret@db/x",
+        "postgresql://db/x?user=ada&password=secret",
+        "postgresql://ada:se/cr@et@db/x?sslpassword=secret",
+    ):
+        masked = settings.mask(text)
+        assert "sec" not in masked
+        assert "ret" not in masked
+        assert "ada" in masked
+
+
+def test_server__every_setting__has_a_flag() -> None:
+    values = flags.settings().parse_args([])
+    assert set(vars(values)) == set(ServerConfig.model_fields)

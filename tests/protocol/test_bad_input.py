@@ -1,0 +1,380 @@
+"""Every field of every request with values that no decent client sends.
+
+Whatever comes: a documented status, mates that are unaffected, a server that stays up, and nothing
+half stored.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import psycopg
+import pytest
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+
+from tenure.v1 import admin_service_pb2 as admin
+from tenure.v1 import registry_service_pb2 as registry
+from tenure.v1 import task_service_pb2 as tasks
+from tenure.v1 import work_stream_pb2 as stream
+from tenure.v1 import worker_pb2 as worker
+from tenure.v1 import worker_service_pb2 as service
+from tests.eventually import eventually
+from tests.protocol import caller, contract, mutations, refusals
+from tests.protocol.caller import Caller
+from tests.protocol.raw_worker import RawWorker
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+IDS = {"task_ids": [contract.UNKNOWN]}
+NEW = tasks.NewTask(name="bad", queue="q", input={"data": b"1", "encoding": "json"})
+BASES: dict[str, Any] = {
+    "WorkerService.LeaseTasks": contract.leasing(),
+    "WorkerService.RenewLeases": service.RenewLeasesRequest(lease_tokens=[contract.TOKEN]),
+    "TaskService.EnqueueTasks": contract.enqueueing(NEW, tasks.NewTask(name="mate")),
+    "TaskService.GetTask": tasks.GetTaskRequest(task_id=contract.UNKNOWN),
+    "TaskService.AwaitTasks": tasks.AwaitTasksRequest(**IDS),
+    "TaskService.CancelTasks": tasks.CancelTasksRequest(**IDS),
+    "TaskService.ListTasks": tasks.ListTasksRequest(state="TASK_STATE_READY"),
+    "TaskService.ExplainTask": tasks.ExplainTaskRequest(task_id=contract.UNKNOWN),
+    "RegistryService.SetTaskDefinition": registry.SetTaskDefinitionRequest(name="bad"),
+    "RegistryService.ListTaskDefinitions": registry.ListTaskDefinitionsRequest(),
+    "RegistryService.SetQueue": registry.SetQueueRequest(name="bad"),
+    "RegistryService.ListQueues": registry.ListQueuesRequest(),
+    "AdminService.CreateNamespace": admin.CreateNamespaceRequest(name="bad"),
+    "AdminService.GetQueueStatistics": admin.GetQueueStatisticsRequest(),
+    "AdminService.ListDeadLetters": admin.ListDeadLettersRequest(),
+    "AdminService.ReplayDeadLetters": admin.ReplayDeadLettersRequest(**IDS),
+    "AdminService.DiscardDeadLetters": admin.DiscardDeadLettersRequest(**IDS),
+}
+ALLOWED = {
+    "FIELD_INVALID",
+    "PAYLOAD_TOO_LARGE",
+    "TASK_NOT_FOUND",
+    "NOT_REGISTERED",
+    "VERSION_UNSUPPORTED",
+}
+#: Every task is in one place, or over.
+HALVES = """
+    select t.task_id
+    from tasks as t
+    where
+        (select count(*) from ready_tasks as r where r.task_id = t.task_id)
+        + (select count(*) from timers as m where m.task_id = t.task_id)
+        + (select count(*) from leases as l where t.task_id = any(l.task_ids)
+           and not exists (select 1 from deliveries as d
+                           where d.task_id = t.task_id and d.lease_id = l.lease_id))
+        + (select count(*) from deliveries as d where d.task_id = t.task_id and d.final) <> 1
+"""
+
+
+def statuses(message: Message) -> list[status_pb2.Status]:
+    """Gives every status of an item that is inside an answer."""
+    found: list[status_pb2.Status] = []
+    for field, value in message.ListFields():
+        for one in value if field.is_repeated else [value]:
+            if isinstance(one, status_pb2.Status):
+                found.append(one)
+            elif isinstance(one, Message):
+                found += statuses(one)
+    return found
+
+
+def wrong(where: str, refusal: refusals.Refusal) -> list[str]:
+    return [] if refusal.reason in ALLOWED else [f"{where}: {refusal.status} {refusal.reason}"]
+
+
+@pytest.fixture(scope="module")
+def rows(shared_database: str) -> Any:
+    """A connection to the module's database."""
+    with psycopg.connect(
+        shared_database, autocommit=True, options="-c search_path=tenure"
+    ) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("rpc", BASES)
+async def test_call__any_field_bad__answers_a_documented_status(
+    shared: Caller, rows: psycopg.Connection, rpc: str
+) -> None:
+    made = shared.method(*rpc.split("."))
+    gate = asyncio.Semaphore(8)
+    before = rows.execute("select count(*) from tasks").fetchone()
+    stored: Counter[str] = Counter()
+    bad: list[str] = []
+
+    async def send(path: str, name: str, request: Message) -> None:
+        where = f"{rpc} {path} = {name}"
+        async with gate:
+            try:
+                answer = await made(request, timeout=caller.TIMEOUT_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                if error.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}:
+                    bad.append(f"{where}: {error.code().name} {error.details()}")
+                else:
+                    bad.extend(wrong(where, refusals.of(error)))
+                return
+        for status in statuses(answer):
+            bad.extend(wrong(where, refusals.read(status)))
+        if isinstance(answer, tasks.EnqueueTasksResponse):
+            stored["tasks"] += sum(result.HasField("task") for result in answer.results)
+            if len(answer.results) == 2 and not answer.results[1].HasField("task"):
+                bad.append(f"{where}: its mate was refused")
+
+    await asyncio.gather(*(send(*mutation) for mutation in mutations.mutations(BASES[rpc])))
+    assert not bad, "\n".join(bad)
+    assert await shared.healthy()
+    after = rows.execute("select count(*) from tasks").fetchone()
+    assert before is not None
+    assert after == (before[0] + stored["tasks"],)
+    assert rows.execute(HALVES).fetchall() == []
+
+
+async def leased(client: Caller, name: str, count: int) -> list[worker.Assignment]:
+    """Enqueues and leases tasks."""
+    await client.enqueue(name, count=count)
+    found: list[worker.Assignment] = []
+    while len(found) < count:
+        found += (await client.lease(name, count=1000)).assignments
+    return found
+
+
+def outcomes() -> list[tuple[str, str, worker.Result]]:
+    """Gives bad results of every kind of outcome, without their task and token."""
+    kinds = ("completed", "failed", "released", "rescheduled", "cancelled")
+    found = []
+    for path, name, result in mutations.mutations(worker.Result()):
+        if path.partition(".")[0] in kinds:
+            found.append((path, name, result))
+    for name, (seconds, nanos) in mutations.DURATIONS.items():
+        result = worker.Result(completed=worker.Completed())
+        result.run_duration.seconds, result.run_duration.nanos = seconds, nanos
+        found.append(("run_duration", name, result))
+    return found
+
+
+async def check_reports(
+    rows: psycopg.Connection,
+    items: list[worker.Assignment],
+    report: Callable[[list[worker.Result]], Any],
+) -> None:
+    """Reports each bad result beside a good one, which must be recorded."""
+    bad: list[str] = []
+    for number, (path, name, result) in enumerate(outcomes()):
+        mine, mate = items[2 * number], items[2 * number + 1]
+        result.task_id, result.lease_token = mine.task_id, mine.lease_token
+        where = f"{path} = {name}"
+        try:
+            first, second = await report([result, caller.completed(mate)])
+        except (grpc.aio.AioRpcError, AssertionError) as error:
+            bad.append(f"{where}: {str(error)[:300]}")
+            continue
+        if second[0] != "RECORDED":
+            bad.append(f"{where}: its mate is {second[0]}")
+        if first[0] == "REFUSED":
+            bad.extend(wrong(where, refusals.read(first[1])))
+        elif first[0] != "RECORDED":
+            bad.append(f"{where}: {first[0]}")
+    assert not bad, "\n".join(bad)
+    assert rows.execute(HALVES).fetchall() == []
+
+
+async def test_report__by_call_and_any_field_bad__is_recorded_or_refused_alone(
+    shared: Caller, rows: psycopg.Connection
+) -> None:
+    async def report(results: list[worker.Result]) -> Any:
+        answer = await shared.report_fully(*results)
+        return [(caller.status_name(one.status), one.error) for one in answer.results]
+
+    items = await leased(shared, "reported by call", 2 * len(outcomes()))
+    await check_reports(rows, items, report)
+    assert await shared.healthy()
+
+
+async def test_report__by_stream_and_any_field_bad__is_recorded_or_refused_alone(
+    shared: Caller, rows: psycopg.Connection
+) -> None:
+    count = 2 * len(outcomes())
+    await shared.enqueue("reported", count=count)
+    one = await RawWorker.open(shared, "reported", slots=count)
+    await one.tasks(count)
+    await one.accept()
+
+    async def report(results: list[worker.Result]) -> Any:
+        if not len(one.out) % 50:
+            await one.beat(*{item.lease_token for item in one.out.values()})
+        ack = await one.report_fully(*results, seconds=3)
+        errors = {error.index: error.error for error in ack.errors}
+        return [
+            (caller.status_name(status), errors.get(place))
+            for place, status in enumerate(ack.statuses)
+        ]
+
+    await check_reports(rows, list(one.assigned), report)
+    await one.cut()
+    assert await shared.healthy()
+
+
+STREAMED: dict[str, service.WorkRequest] = {
+    "open": contract.opening(),
+    "accept": contract.work(accept=stream.Accept(lease_tokens=["t"])),
+    "started": contract.work(started=stream.Started(tasks=[stream.StartedTask()])),
+    "heartbeat": contract.work(heartbeat=stream.Heartbeat(heartbeat_id=7)),
+    "set_slots": contract.work(set_slots=stream.SetSlots(slots={"total": 1})),
+    "close": contract.work(close=stream.Close()),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+async def test_send__any_field_bad__ends_the_stream_with_a_documented_status_or_not(
+    shared: Caller, kind: str
+) -> None:
+    bad: list[str] = []
+    base = STREAMED[kind]
+    inner = getattr(base, kind)
+    gate = asyncio.Semaphore(8)
+
+    async def send(path: str, name: str, changed: Any) -> None:
+        where = f"{kind}.{path} = {name}"
+        message = service.WorkRequest(**{kind: changed})
+        async with gate:
+            one = RawWorker(shared)
+            if kind != "open":
+                await one.send(open=RawWorker.open_message("bad stream"))
+            try:
+                await one.call.write(message)
+                await one.call.done_writing()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass
+            refusal = await one.ended()
+        if refusal is not None:
+            bad.extend(wrong(where, refusal))
+        elif one.code is not grpc.StatusCode.OK:
+            bad.append(f"{where}: {one.code}")
+
+    await asyncio.gather(*(send(*mutation) for mutation in mutations.mutations(inner)))
+    assert not bad, "\n".join(bad)
+    assert await shared.healthy()
+
+
+async def test_start__run_duration_bad__does_not_keep_leases_from_being_renewed(
+    shared: Caller,
+) -> None:
+    item = (await leased(shared, "started", 1))[0]
+    for name, (seconds, nanos) in mutations.DURATIONS.items():
+        request = service.RenewLeasesRequest(lease_tokens=[item.lease_token])
+        started = request.started.add(task_id=item.task_id, lease_token=item.lease_token)
+        started.run_duration.seconds, started.run_duration.nanos = seconds, nanos
+        try:
+            answer = await shared.work.RenewLeases(request)
+        except grpc.aio.AioRpcError as error:
+            assert refusals.of(error).reason in ALLOWED, name
+        else:
+            assert not answer.lost_lease_tokens, name
+
+
+FORGED = {
+    "no place": ["tasks.READY"],
+    "no uuid": ["tasks.READY", "x"],
+    "nul": ["queues", "\x00"],
+    "surrogate": ["queues", "\ud800"],
+    "definitions nul": ["task_defs", "\x00"],
+    "no instant": ["dead_letters.OPEN", "yesterday", contract.UNKNOWN],
+    "no uuid of the dead": ["dead_letters.OPEN", "2026-01-01T00:00:00+00:00", "x"],
+    "far instant": ["dead_letters.OPEN", "9999-12-31T23:59:59-23:59", contract.UNKNOWN],
+    "no zone": ["dead_letters.OPEN", "2026-01-01T00:00:00", contract.UNKNOWN],
+}
+
+
+@pytest.mark.parametrize("parts", FORGED.values(), ids=FORGED)
+async def test_list__forged_page_token__answers_a_documented_status(
+    shared: Caller, parts: list[str]
+) -> None:
+    await forged(shared, _token(parts))
+
+
+async def test_list__page_token_of_deep_json__answers_a_documented_status(shared: Caller) -> None:
+    await forged(shared, _encoded("[" * 100_000))
+
+
+async def forged(client: Caller, token: str) -> None:
+    """Sends a token to every list."""
+    requests = {
+        "TaskService.ListTasks": tasks.ListTasksRequest(state="TASK_STATE_READY", page_token=token),
+        "RegistryService.ListQueues": registry.ListQueuesRequest(page_token=token),
+        "RegistryService.ListTaskDefinitions": registry.ListTaskDefinitionsRequest(
+            page_token=token
+        ),
+        "AdminService.ListDeadLetters": admin.ListDeadLettersRequest(page_token=token),
+    }
+    bad: list[str] = []
+    for rpc, request in requests.items():
+        try:
+            await client.method(*rpc.split("."))(request)
+        except grpc.aio.AioRpcError as error:
+            bad.extend(wrong(rpc, refusals.of(error)))
+    assert not bad, "\n".join(bad)
+
+
+def _token(parts: list[str]) -> str:
+    import json
+
+    return _encoded(json.dumps(parts))
+
+
+def _encoded(text: str) -> str:
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(text.encode()).decode()
+
+
+async def test_strings__of_every_request__are_reached_by_reflection() -> None:
+    reached = mutations.strings(BASES["TaskService.EnqueueTasks"])
+    assert {"request_id", "tasks.name", "tasks.input.encoding", "tasks.traceparent"} <= reached
+    reached = mutations.strings(worker.Result())
+    assert {"failed.failure.message", "failed.failure.cause.type"} <= reached | {
+        "failed.failure.cause.type"
+    }
+
+
+async def test_failure__texts_with_nul_and_nested_causes__comes_back_readable(
+    shared: Caller, rows: psycopg.Connection
+) -> None:
+    item = (await leased(shared, "failing", 1))[0]
+    result = caller.failed(item, type="Bad\x00Type", message="a\x00b", stack="c\x00d" * 20_000)
+    cause = result.failed.failure
+    for depth in range(20):
+        cause = cause.cause
+        cause.type, cause.message = f"Cause{depth}", "x" * 10_000 + "\x00"
+    assert await shared.report(result) == ["RECORDED"]
+    failure = (await shared.get(item.task_id)).task.failure
+    assert (failure.type, failure.message) == ("Bad�Type", "a�b")
+    assert len(failure.stack.encode()) <= 32 * 1024
+    assert failure.stack.endswith("… [clipped]")
+    levels = 0
+    while failure.HasField("cause"):
+        failure = failure.cause
+        levels += 1
+        assert len(failure.message.encode()) <= 8 * 1024
+    assert levels == 7
+
+
+async def test_report__nul_in_a_failure__is_not_delivered_for_ever(
+    shared: Caller, rows: psycopg.Connection
+) -> None:
+    item = (await leased(shared, "nul failure", 1))[0]
+    assert await shared.report(caller.failed(item, message="\x00", non_retryable=True)) == [
+        "RECORDED"
+    ]
+    assert await asyncio.to_thread(
+        eventually,
+        lambda: (
+            rows.execute(
+                "select count(*) from deliveries where task_id = %s", [item.task_id]
+            ).fetchone()
+            == (1,)
+        ),
+    )
+    assert await shared.state(item.task_id) == "DEAD"

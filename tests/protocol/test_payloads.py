@@ -1,0 +1,136 @@
+"""Payloads come back to the byte, whatever they hold, and messages stay below their limit."""
+
+import asyncio
+import random
+
+import pytest
+
+from tenure.v1 import payload_pb2 as payload
+from tenure.v1 import worker_pb2 as worker
+from tests.protocol import caller, contract
+from tests.protocol.caller import Caller
+from tests.protocol.raw_worker import RawWorker
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LIMIT = 2 * 1024 * 1024
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+PAYLOADS = {
+    "empty": payload.Payload(),
+    "nul": payload.Payload(data=b"\x00"),
+    "nuls around": payload.Payload(data=b"\x00a\x00\x00b\x00", encoding="binary"),
+    "every byte": payload.Payload(data=bytes(range(256)) * 3, encoding="binary"),
+    "no utf-8": payload.Payload(data=b"\xff\xfe\xed\xa0\x80", encoding="text"),
+    "json numbers": payload.Payload(
+        data=b'[9007199254740993,18446744073709551616,1e400,-0.0,1.0,NaN,"\\ud800","\\u0000"]'
+    ),
+    "json said": payload.Payload(data=b"{}", encoding="json"),
+    "schema": payload.Payload(data=b"x", encoding="protobuf", schema="acme.v1.Order"),
+    "schema alone": payload.Payload(data=b"x", schema="s" * 200),
+    "encrypted": payload.Payload(data=b"\x01\x02", encoding="json+aesgcm;kid=2026-01"),
+    "long encoding": payload.Payload(data=b"x", encoding="e" * 100),
+    "array literal": payload.Payload(data=b'{NULL,"a",\\}', encoding="{NULL}", schema="NULL"),
+    "2 MiB": payload.Payload(data=random.Random(5).randbytes(LIMIT), encoding="binary"),
+}
+
+
+@pytest.mark.parametrize("sent", PAYLOADS.values(), ids=PAYLOADS)
+async def test_payload__input_and_output__come_back_to_the_byte(
+    shared: Caller, sent: payload.Payload
+) -> None:
+    name = f"round {asyncio.get_running_loop().time()}"
+    for by_stream in (True, False):
+        task_id = (await shared.enqueue(name, input=sent))[0]
+        if by_stream:
+            one = await RawWorker.open(shared, name)
+            item = (await one.tasks())[0]
+        else:
+            item = (await shared.lease(name)).assignments[0]
+        assert item.input == sent
+        result = caller.completed(item)
+        result.completed.output.CopyFrom(sent)
+        if by_stream:
+            assert await one.report(result) == ["RECORDED"]
+            await one.close()
+        else:
+            assert await shared.report(result) == ["RECORDED"]
+        shown = (await shared.get(task_id)).task
+        assert (shown.input, shown.output) == (sent, sent)
+        assert (await shared.wait(task_id)).results[0].result.output == sent
+
+
+@pytest.mark.parametrize("sent", PAYLOADS.values(), ids=PAYLOADS)
+async def test_payload__details_of_a_reschedule__come_back_to_the_byte(
+    shared: Caller, sent: payload.Payload
+) -> None:
+    name = f"details {asyncio.get_running_loop().time()}"
+    await shared.enqueue(name)
+    item = (await shared.lease(name)).assignments[0]
+    result = caller.rescheduled(item, 0)
+    result.rescheduled.details.CopyFrom(sent)
+    assert await shared.report(result) == ["RECORDED"]
+    again = (await shared.lease(name, wait_seconds=5)).assignments[0]
+    assert (again.attempt, again.delivery) == (1, 2)
+    assert again.details == sent
+
+
+async def test_payload__no_output__is_an_empty_one(shared: Caller) -> None:
+    task_id = (await shared.enqueue("without"))[0]
+    item = (await shared.lease("without")).assignments[0]
+    bare = worker.Result(task_id=task_id, lease_token=item.lease_token)
+    bare.completed.SetInParent()
+    assert await shared.report(bare) == ["RECORDED"]
+    result = (await shared.wait(task_id)).results[0].result
+    assert result.HasField("output")
+    assert result.output == payload.Payload()
+
+
+async def test_payload__details_of_a_failure__come_back_to_the_byte(shared: Caller) -> None:
+    task_id = (await shared.enqueue("fails"))[0]
+    item = (await shared.lease("fails")).assignments[0]
+    details = payload.Payload(data=bytes(range(256)), encoding="binary", schema="s")
+    await shared.report(caller.failed(item, details=details, non_retryable=True))
+    assert (await shared.get(task_id)).task.failure.details == details
+
+
+async def test_assign__many_large_inputs__keeps_each_message_below_its_limit(
+    shared: Caller,
+) -> None:
+    for _ in range(2):
+        await shared.enqueue("heavy", count=6, input={"data": contract.TOO_LARGE[:-1]})
+    one = await RawWorker.open(shared, "heavy", slots=12)
+    await one.tasks(12)
+    assert max(one.assign_sizes) <= MESSAGE_BYTES_MAX
+    await one.accept()
+    # The results are as large; each report keeps to the limit by itself.
+    for item in list(one.out.values()):
+        assert await one.report(caller.completed(item, contract.TOO_LARGE[:-1])) == ["RECORDED"]
+    await one.close()
+
+
+async def test_lease__many_large_inputs__keeps_the_answer_below_its_limit(
+    shared: Caller,
+) -> None:
+    for _ in range(2):
+        await shared.enqueue("heavy polled", count=6, input={"data": contract.TOO_LARGE[:-1]})
+    seen: set[str] = set()
+    while len(seen) < 12:
+        answer = await shared.lease("heavy polled", count=12, wait_seconds=5)
+        assert answer.assignments
+        assert answer.ByteSize() <= MESSAGE_BYTES_MAX
+        seen |= {item.task_id for item in answer.assignments}
+        await shared.report(*map(caller.completed, answer.assignments))
+
+
+async def test_await__many_large_outputs__keeps_the_answer_below_its_limit(
+    shared: Caller,
+) -> None:
+    ids = await shared.enqueue("heavy result", count=12)
+    for item in (await shared.lease("heavy result", count=12)).assignments:
+        await shared.report(caller.completed(item, contract.TOO_LARGE[:-1]))
+    left = set(ids)
+    while left:
+        answer = await shared.wait(*left)
+        assert answer.ByteSize() <= MESSAGE_BYTES_MAX
+        assert answer.results
+        left -= {result.task_id for result in answer.results}
