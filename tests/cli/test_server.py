@@ -1,5 +1,6 @@
 """`tenure server`, `migrate` and `config`."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import socket
 import tenure
 from tenure_service.cli import flags, settings
 from tenure_service.config import ServerConfig
-from tests.cli.command import run, running
+from tests.cli.command import run, run_here, running
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 
@@ -46,8 +47,8 @@ def test_server__no_database__says_one_sentence() -> None:
     assert "secret" not in done.err
 
 
-def test_server__no_conninfo__says_one_sentence() -> None:
-    done = run("server", "--database", "nonsense", *ANY_PORT)
+async def test_migrate__no_conninfo__says_one_sentence() -> None:
+    done = await run_here("migrate", "--database", "nonsense")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "no URL or conninfo" in done.err
 
@@ -79,14 +80,16 @@ def _told(lines: list[str]) -> list[dict[str, str]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def test_migrate__empty_database__applies_and_then_has_nothing_to_do(empty_database: str) -> None:
-    before = run("migrate", "--status", "--json", TENURE_DATABASE=empty_database)
+async def test_migrate__empty_database__applies_and_then_has_nothing_to_do(
+    empty_database: str,
+) -> None:
+    before = await run_here("migrate", "--status", "--json", "--database", empty_database)
     names = [each["name"] for each in json.loads(before.out)]
     assert {each["state"] for each in json.loads(before.out)} == {"pending"}
-    done = run("migrate", "--database", empty_database)
+    done = await asyncio.to_thread(run, "migrate", TENURE_DATABASE=empty_database)
     assert done.out.splitlines() == [f"applied {name}" for name in names]
-    assert "nothing to do" in run("migrate", "--database", empty_database).out
-    after = run("migrate", "--status", TENURE_DATABASE=empty_database)
+    assert "nothing to do" in (await run_here("migrate", "--database", empty_database)).out
+    after = await run_here("migrate", "--status", "--database", empty_database)
     assert "pending" not in after.out
     assert after.out.count("applied") == len(names)
 

@@ -1,6 +1,6 @@
 """One client without an SDK: the stubs of all services over one channel, in one namespace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf import duration_pb2
@@ -28,6 +28,15 @@ def seconds(value: float) -> duration_pb2.Duration:
     message = duration_pb2.Duration()
     message.FromNanoseconds(int(value * 1e9))
     return message
+
+
+def handlers(names: Iterable[str]) -> list[worker.Handler]:
+    """Reads handlers written as `name` or `queue/name`."""
+    found = []
+    for text in names:
+        queue, slash, name = text.rpartition("/")
+        found.append(worker.Handler(name=name, queue=queue if slash else ""))
+    return found
 
 
 class Caller:
@@ -103,11 +112,11 @@ class Caller:
     async def lease(
         self, *names: str, count: int = 1, wait_seconds: float = 0, request_id: str = ""
     ) -> workers.LeaseTasksResponse:
-        """Leases tasks by the unary call, in queue `default`."""
+        """Leases tasks by the unary call; names are `name` or `queue/name`."""
         request = workers.LeaseTasksRequest(
             request_id=request_id,
             worker=worker.WorkerIdentity(name="poller"),
-            handlers=[worker.Handler(name=name) for name in names or ("work",)],
+            handlers=handlers(names or ("work",)),
             task_count_max=count,
             wait_duration=seconds(wait_seconds),
         )

@@ -1,15 +1,19 @@
 """Servers for the protocol's tests: one, two on one database, and one for a whole module."""
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
 import pytest_asyncio
 
+from tenure.v1 import admin_service_pb2 as admin
 from tenure_service.main import Server
 from tests import fix_db
 from tests.fix_server import RunningServer, server_config
 from tests.protocol.caller import Caller
+
+_NUMBERS = itertools.count(1)
 
 
 @pytest_asyncio.fixture
@@ -34,6 +38,17 @@ async def pair(database: str) -> AsyncIterator[tuple[Caller, Caller]]:
         await one.stop()
 
 
+@pytest_asyncio.fixture
+async def brisk(database: str) -> AsyncIterator[Caller]:
+    """A client of a server that waits half a second for an Accept."""
+    running = Server(server_config(database, accept_seconds=0.5))
+    await running.start()
+    opened = Caller(running.address)
+    yield opened
+    await opened.close()
+    await running.stop()
+
+
 @pytest.fixture(scope="module")
 def shared_database(postgres: str, _admin: psycopg.Connection, _template: str) -> Iterator[str]:
     """A database for all tests of a module; each looks only at what it made itself."""
@@ -56,3 +71,21 @@ async def shared(shared_server: RunningServer) -> AsyncIterator[Caller]:
     opened = Caller(shared_server.address)
     yield opened
     await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def apart(shared_server: RunningServer) -> AsyncIterator[Caller]:
+    """A client of `shared_server` in a namespace of the test's own."""
+    name = f"test-{next(_NUMBERS)}"
+    opened = Caller(shared_server.address, name)
+    await opened.admin.CreateNamespace(admin.CreateNamespaceRequest(name=name))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+def shared_conn(shared_database: str) -> Iterator[psycopg.Connection]:
+    """A connection to the database of `shared_server`."""
+    options = "-c search_path=tenure"
+    with psycopg.connect(shared_database, autocommit=True, options=options) as opened:
+        yield opened

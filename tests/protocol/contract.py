@@ -19,7 +19,7 @@ from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure_service.engine.errors import Reason
-from tests.protocol import caller, raw_worker, refusals
+from tests.protocol import caller, refusals
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 from tests.protocol.refusals import Refusal
@@ -105,7 +105,7 @@ def leasing(**changed: Any) -> service.LeaseTasksRequest:
     """Gives a LeaseTasks call with some fields changed."""
     fields: dict[str, Any] = {
         "worker": worker.WorkerIdentity(name="contract"),
-        "handlers": raw_worker.handlers(["contract"]),
+        "handlers": caller.handlers(["contract"]),
         "task_count_max": 1,
     }
     return service.LeaseTasksRequest(**(fields | changed))

@@ -19,15 +19,6 @@ from tests.protocol.caller import Caller
 _NAMES = itertools.count(1)
 
 
-def handlers(names: Iterable[str]) -> list[worker.Handler]:
-    """Reads handlers written as `name` or `queue/name`."""
-    found = []
-    for text in names:
-        queue, slash, name = text.rpartition("/")
-        found.append(worker.Handler(name=name, queue=queue if slash else ""))
-    return found
-
-
 class RawWorker:
     """A stream, what came on it, and what of that is not reported yet."""
 
@@ -80,7 +71,7 @@ class RawWorker:
         """Gives an Open."""
         return stream.Open(
             worker=worker.WorkerIdentity(name=f"raw-{next(_NAMES)}", sdk="raw"),
-            handlers=handlers(names or ("work",)),
+            handlers=caller.handlers(names or ("work",)),
             slots=worker.Slots(total=slots, by_queue=by_queue or {}),
             protocol_version="1.0",
         )

@@ -162,21 +162,27 @@ async def check_reports(
 ) -> None:
     """Reports each bad result beside a good one, which must be recorded."""
     bad: list[str] = []
-    for number, (path, name, result) in enumerate(outcomes()):
+    gate = asyncio.Semaphore(8)
+
+    async def one(number: int, path: str, name: str, result: worker.Result) -> None:
         mine, mate = items[2 * number], items[2 * number + 1]
         result.task_id, result.lease_token = mine.task_id, mine.lease_token
         where = f"{path} = {name}"
         try:
-            first, second = await report([result, caller.completed(mate)])
+            async with gate:
+                first, second = await report([result, caller.completed(mate)])
         except (grpc.aio.AioRpcError, AssertionError) as error:
             bad.append(f"{where}: {str(error)[:300]}")
-            continue
+            return
         if second[0] != "RECORDED":
             bad.append(f"{where}: its mate is {second[0]}")
         if first[0] == "REFUSED":
             bad.extend(wrong(where, refusals.read(first[1])))
         elif first[0] != "RECORDED":
             bad.append(f"{where}: {first[0]}")
+
+    found = enumerate(outcomes())
+    await asyncio.gather(*(one(number, *outcome) for number, outcome in found))
     assert not bad, "\n".join(bad)
     assert rows.execute(HALVES).fetchall() == []
 

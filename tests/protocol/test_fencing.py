@@ -39,11 +39,11 @@ def stored(conn: psycopg.Connection) -> Any:
 
 
 @pytest_asyncio.fixture
-async def holder(client: Caller) -> AsyncIterator[RawWorker]:
+async def holder(apart: Caller) -> AsyncIterator[RawWorker]:
     """A worker that has accepted two tasks, each under a lease of its own."""
-    one = await RawWorker.open(client, slots=2)
+    one = await RawWorker.open(apart, slots=2)
     for count in (1, 2):
-        await client.enqueue()
+        await apart.enqueue()
         await one.tasks(count)
     await one.accept()
     assert len({item.lease_token for item in one.assigned}) == 2
@@ -59,87 +59,87 @@ def result(item: worker.Assignment, token: str) -> worker.Result:
 
 @pytest.mark.parametrize("token", GARBAGE.values(), ids=GARBAGE)
 async def test_report__garbage_token__changes_nothing(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection, token: str
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection, token: str
 ) -> None:
-    before = stored(conn)
+    before = stored(shared_conn)
     results = [result(holder.assigned[0], token), result(holder.assigned[1], token)]
     refused = {"LEASE_LOST", "REFUSED"}
     assert set(await holder.report(*results)) <= refused
-    assert set(await client.report(*results)) <= refused
-    assert stored(conn) == before
+    assert set(await apart.report(*results)) <= refused
+    assert stored(shared_conn) == before
 
 
 async def test_report__right_lease_and_wrong_secret__is_lost(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
-    before = stored(conn)
+    before = stored(shared_conn)
     token = holder.assigned[0].lease_token
     forged = token[:30] + ("A" if token[30] != "A" else "B") + token[31:]
     assert await holder.report(result(holder.assigned[0], forged)) == ["LEASE_LOST"]
-    assert await client.report(result(holder.assigned[0], forged)) == ["LEASE_LOST"]
-    assert list((await client.renew(forged)).lost_lease_tokens) == [forged]
-    assert stored(conn) == before
+    assert await apart.report(result(holder.assigned[0], forged)) == ["LEASE_LOST"]
+    assert list((await apart.renew(forged)).lost_lease_tokens) == [forged]
+    assert stored(shared_conn) == before
 
 
 async def test_report__token_of_another_task__is_lost(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
-    before = stored(conn)
+    before = stored(shared_conn)
     first, second = holder.assigned
     crossed = [result(first, second.lease_token), result(second, first.lease_token)]
     assert await holder.report(*crossed) == ["LEASE_LOST", "LEASE_LOST"]
-    assert await client.report(*crossed) == ["LEASE_LOST", "LEASE_LOST"]
-    assert stored(conn) == before
+    assert await apart.report(*crossed) == ["LEASE_LOST", "LEASE_LOST"]
+    assert stored(shared_conn) == before
     assert await holder.report(*map(caller.completed, (first, second))) == ["RECORDED"] * 2
 
 
 async def test_report__stale_token__is_lost_and_the_new_holder_unharmed(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
     stale = holder.assigned[0]
     await holder.report(caller.released(stale))
     await holder.tasks(3)
     await holder.accept()
-    before = stored(conn)
+    before = stored(shared_conn)
     for outcome in (caller.completed, caller.failed):
         assert await holder.report(outcome(stale)) == ["LEASE_LOST"]
-        assert await client.report(outcome(stale)) == ["LEASE_LOST"]
+        assert await apart.report(outcome(stale)) == ["LEASE_LOST"]
     assert list((await holder.beat(stale.lease_token)).lost_lease_tokens) == [stale.lease_token]
-    assert stored(conn) == before
+    assert stored(shared_conn) == before
     assert await holder.report(caller.completed(holder.assigned[2])) == ["RECORDED"]
 
 
 async def test_report__token_of_another_namespace__is_lost(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
-    await client.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
-    stranger = Caller(client.address, "other")
-    before = stored(conn)
+    await apart.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
+    stranger = Caller(apart.address, "other")
+    before = stored(shared_conn)
     item = holder.assigned[0]
     assert await stranger.report(caller.completed(item)) == ["LEASE_LOST"]
     theirs = await RawWorker.open(stranger)
     assert await theirs.report(caller.completed(item)) == ["LEASE_LOST"]
-    assert stored(conn) == before
+    assert stored(shared_conn) == before
     await theirs.close()
     await stranger.close()
 
 
 async def test_renew__token_of_another_namespace__is_lost(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
-    await client.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
-    stranger = Caller(client.address, "other")
-    before = stored(conn)
+    await apart.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
+    stranger = Caller(apart.address, "other")
+    before = stored(shared_conn)
     token = holder.assigned[0].lease_token
     assert list((await stranger.renew(token)).lost_lease_tokens) == [token]
-    assert stored(conn) == before
+    assert stored(shared_conn) == before
     await stranger.close()
 
 
 async def test_start__forged_token__changes_nothing(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
-    before = stored(conn)
+    before = stored(shared_conn)
     first, second = holder.assigned
     forged = first.lease_token[:30] + "AAAA" + first.lease_token[34:]
     await holder.send(
@@ -152,11 +152,11 @@ async def test_start__forged_token__changes_nothing(
     )
     # Started is written by the same batcher, in order.
     await holder.beat("A" * 43)
-    assert stored(conn) == before
+    assert stored(shared_conn) == before
 
 
 async def test_heartbeat__too_many_tokens__loses_no_lease(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
     tokens = [holder.assigned[0].lease_token, *(f"{number:043d}" for number in range(10_000))]
     await holder.send(heartbeat=stream.Heartbeat(heartbeat_id=99, lease_tokens=tokens))
@@ -165,7 +165,7 @@ async def test_heartbeat__too_many_tokens__loses_no_lease(
     assert (refusal.status, refusal.reason) == ("INVALID_ARGUMENT", "FIELD_INVALID")
     assert refusal.fields == ("heartbeat.lease_tokens",)
     assert 99 not in holder.beats
-    assert await client.report(caller.completed(holder.assigned[0])) == ["RECORDED"]
+    assert await apart.report(caller.completed(holder.assigned[0])) == ["RECORDED"]
 
 
 Outcome = Callable[[worker.Assignment], worker.Result]
@@ -173,14 +173,14 @@ Outcome = Callable[[worker.Assignment], worker.Result]
 
 @pytest.mark.parametrize("outcome", [caller.completed, caller.failed, caller.released])
 async def test_report__twice_in_one_message__is_recorded_once(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection, outcome: Outcome
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection, outcome: Outcome
 ) -> None:
     same = outcome(holder.assigned[0])
     assert sorted(await holder.report(same, same)) == ["ALREADY_RECORDED", "RECORDED"]
     other = outcome(holder.assigned[1])
-    assert sorted(await client.report(other, other)) == ["ALREADY_RECORDED", "RECORDED"]
+    assert sorted(await apart.report(other, other)) == ["ALREADY_RECORDED", "RECORDED"]
     ids = [item.task_id for item in holder.assigned[:2]]
-    counts = conn.execute(
+    counts = shared_conn.execute(
         "select count(*) from deliveries where task_id = any(%s::uuid[]) group by task_id", [ids]
     ).fetchall()
     assert counts == [(1,), (1,)]
@@ -193,25 +193,25 @@ async def test_report__twice_in_two_messages__is_recorded_once(holder: RawWorker
 
 
 async def test_report__another_outcome_afterwards__is_lost_and_changes_nothing(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
     first = holder.assigned[0]
     assert await holder.report(caller.completed(first, b"first")) == ["RECORDED"]
-    before = stored(conn)
+    before = stored(shared_conn)
     assert await holder.report(caller.failed(first)) == ["LEASE_LOST"]
-    assert await client.report(caller.released(first)) == ["LEASE_LOST"]
-    assert stored(conn) == before
-    assert (await client.get(first.task_id)).task.output.data == b"first"
+    assert await apart.report(caller.released(first)) == ["LEASE_LOST"]
+    assert stored(shared_conn) == before
+    assert (await apart.get(first.task_id)).task.output.data == b"first"
 
 
 async def test_report__after_a_reconnect_with_resume__is_recorded_once(
-    client: Caller, holder: RawWorker
+    apart: Caller, holder: RawWorker
 ) -> None:
     results = [caller.completed(item) for item in holder.assigned]
     assert await holder.report(results[0]) == ["RECORDED"]
     tokens = [item.lease_token for item in holder.assigned]
     await holder.cut()
-    again = await RawWorker.open(client, slots=2, resume=holder, holding=tokens)
+    again = await RawWorker.open(apart, slots=2, resume=holder, holding=tokens)
     assert again.opened.resumed
     # The first acknowledgement may have been lost: both are sent.
     assert await again.report(*results) == ["ALREADY_RECORDED", "RECORDED"]
@@ -237,12 +237,12 @@ async def test_report__on_a_second_server__is_recorded_once(
 
 
 async def test_report__after_expiry_and_before_the_sweep__is_recorded(
-    client: Caller, holder: RawWorker, conn: psycopg.Connection
+    apart: Caller, holder: RawWorker, shared_conn: psycopg.Connection
 ) -> None:
     item = holder.assigned[0]
-    with conn.transaction():
+    with shared_conn.transaction():
         # Holding the row keeps the sweep, which skips locked leases, from it.
-        conn.execute(
+        shared_conn.execute(
             "update leases set expires_at = now() - interval '1 hour' where task_ids @> %s::uuid[]",
             [[item.task_id]],
         )

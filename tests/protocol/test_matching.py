@@ -2,33 +2,37 @@
 
 import asyncio
 
+import pytest
+
 from tenure.v1 import registry_service_pb2 as registry
-from tenure.v1 import worker_pb2 as worker
 from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 
 
-async def test_assign__task_without_a_worker__blocks_nobody_in_its_queue(client: Caller) -> None:
-    stuck = await client.enqueue("nobody", count=50, priority=100)
-    served = await client.enqueue("work", count=5)
-    one = await RawWorker.open(client, slots=10)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_assign__task_without_a_worker__blocks_nobody_in_its_queue(apart: Caller) -> None:
+    stuck = await apart.enqueue("nobody", count=50, priority=100)
+    served = await apart.enqueue("work", count=5)
+    one = await RawWorker.open(apart, slots=10)
     await one.tasks(5)
     assert [item.task_id for item in one.assigned] == served
     await one.nothing_comes()
-    assert await client.state(stuck[0]) == "READY"
-    assert not (await client.lease("other", count=10)).assignments
+    assert await apart.state(stuck[0]) == "READY"
+    assert not (await apart.lease("other", count=10)).assignments
     await one.close()
 
 
-async def test_assign__several_workers__gives_each_only_what_it_serves(client: Caller) -> None:
+async def test_assign__several_workers__gives_each_only_what_it_serves(apart: Caller) -> None:
     workers = {
-        names: await RawWorker.open(client, *names, slots=100)
+        names: await RawWorker.open(apart, *names, slots=100)
         for names in (("a",), ("b", "red/a"), ("red/c", "a"))
     }
     for queue in ("default", "red"):
         for name in ("a", "b", "c", "A", "a "):
-            await client.enqueue(name, queue=queue, count=4)
+            await apart.enqueue(name, queue=queue, count=4)
     expected = {("default", "a"), ("default", "b"), ("red", "a"), ("red", "c")}
     await asyncio.gather(
         workers["red/c", "a"].until(
@@ -49,10 +53,10 @@ async def test_assign__several_workers__gives_each_only_what_it_serves(client: C
         await one.close()
 
 
-async def test_assign__open_without_queue__serves_the_default_queue(client: Caller) -> None:
-    await client.enqueue(queue="default")
-    await client.enqueue(queue="")
-    one = await RawWorker.open(client, slots=5)
+async def test_assign__open_without_queue__serves_the_default_queue(apart: Caller) -> None:
+    await apart.enqueue(queue="default")
+    await apart.enqueue(queue="")
+    one = await RawWorker.open(apart, slots=5)
     assert [item.queue for item in await one.tasks(2)] == ["default", "default"]
     await one.close()
 
@@ -87,39 +91,39 @@ async def backlog(client: Caller) -> list[str]:
 
 
 async def test_assign__backlog_and_new_tasks__is_by_priority_then_first_in_first_out(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    expected = await backlog(client)
-    assert await in_order(client, push=True, count=24) == expected
+    expected = await backlog(apart)
+    assert await in_order(apart, push=True, count=24) == expected
 
 
-async def test_lease__backlog__is_by_priority_then_first_in_first_out(client: Caller) -> None:
-    expected = await backlog(client)
-    assert await in_order(client, push=False, count=24) == expected
+async def test_lease__backlog__is_by_priority_then_first_in_first_out(apart: Caller) -> None:
+    expected = await backlog(apart)
+    assert await in_order(apart, push=False, count=24) == expected
 
 
-async def test_assign__push_and_poll_together__follow_one_order(client: Caller) -> None:
-    expected = await backlog(client)
-    one = await RawWorker.open(client, "a", slots=1)
+async def test_assign__push_and_poll_together__follow_one_order(apart: Caller) -> None:
+    expected = await backlog(apart)
+    one = await RawWorker.open(apart, "a", slots=1)
     order: list[str] = []
     for number in range(12):
         item = (await one.tasks(number + 1))[number]
         order.append(item.task_id)
         await one.accept()
         # While the stream holds its only slot, the poll is next.
-        polled = (await client.lease("a")).assignments[0]
+        polled = (await apart.lease("a")).assignments[0]
         order.append(polled.task_id)
-        await client.report(caller.completed(polled))
+        await apart.report(caller.completed(polled))
         await one.report(caller.completed(item))
     assert order == expected
     await one.close()
 
 
 async def test_assign__new_tasks_arrive_steadily__never_overtake_the_backlog(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    expected = await client.enqueue("a", count=30)
-    one = await RawWorker.open(client, "a", slots=3)
+    expected = await apart.enqueue("a", count=30)
+    one = await RawWorker.open(apart, "a", slots=3)
     order: list[str] = []
     while len(order) < 60:
         await one.until(lambda: bool(one.out))
@@ -127,17 +131,17 @@ async def test_assign__new_tasks_arrive_steadily__never_overtake_the_backlog(
         order += [item.task_id for item in out]
         await one.accept()
         if len(expected) < 60:
-            expected += await client.enqueue("a")
+            expected += await apart.enqueue("a")
         await one.report(*map(caller.completed, out))
     assert order == expected[: len(order)]
     await one.close()
 
 
-async def test_assign__urgent_task_of_another_lane__goes_first(client: Caller) -> None:
-    low = await client.enqueue("a", count=3)
-    one = await RawWorker.open(client, "a", "b")
+async def test_assign__urgent_task_of_another_lane__goes_first(apart: Caller) -> None:
+    low = await apart.enqueue("a", count=3)
+    one = await RawWorker.open(apart, "a", "b")
     await one.tasks()
-    urgent = (await client.enqueue("b", priority=50))[0]
+    urgent = (await apart.enqueue("b", priority=50))[0]
     await one.accept()
     await one.report(caller.completed(one.assigned[0]))
     await one.tasks(2)
@@ -146,39 +150,38 @@ async def test_assign__urgent_task_of_another_lane__goes_first(client: Caller) -
 
 
 async def test_assign__mixed_priorities_of_two_lanes__goes_on_without_a_pause(
-    client: Caller,
+    apart: Caller,
 ) -> None:
     # A pick of one priority that comes back short must not put the rest of its lane to sleep.
-    await client.enqueue("a", priority=9)
-    await client.enqueue("a", count=5)
-    await client.enqueue("b", count=5)
-    one = await RawWorker.open(client, "a", "b", slots=20)
+    await apart.enqueue("a", priority=9)
+    await apart.enqueue("a", count=5)
+    await apart.enqueue("b", count=5)
+    one = await RawWorker.open(apart, "a", "b", slots=20)
     await one.tasks(11, seconds=0.6)
     await one.close()
 
 
-async def test_assign__paused_queue__gives_nothing_until_it_is_open(client: Caller) -> None:
-    one = await RawWorker.open(client, "slow/work", "work", slots=5)
-    await client.registry.SetQueue(registry.SetQueueRequest(name="slow", paused=True))
-    await client.enqueue(queue="slow")
-    await client.enqueue()
+async def test_assign__paused_queue__gives_nothing_until_it_is_open(apart: Caller) -> None:
+    one = await RawWorker.open(apart, "slow/work", "work", slots=5)
+    await apart.registry.SetQueue(
+        registry.SetQueueRequest(name="slow", paused=True), metadata=apart.metadata
+    )
+    await apart.enqueue(queue="slow")
+    await apart.enqueue()
     assert [item.queue for item in await one.tasks()] == ["default"]
     await one.nothing_comes()
-    request = caller.workers.LeaseTasksRequest(
-        worker=worker.WorkerIdentity(name="p"),
-        handlers=[worker.Handler(name="work", queue="slow")],
-        task_count_max=1,
+    assert not (await apart.lease("slow/work")).assignments
+    await apart.registry.SetQueue(
+        registry.SetQueueRequest(name="slow", paused=False), metadata=apart.metadata
     )
-    assert not (await client.work.LeaseTasks(request)).assignments
-    await client.registry.SetQueue(registry.SetQueueRequest(name="slow", paused=False))
     await one.tasks(2, seconds=2.5)
     await one.close()
 
 
-async def test_assign__delayed_task__comes_when_its_time_has_come(client: Caller) -> None:
-    task_id = (await client.enqueue(delay=caller.seconds(0.7)))[0]
-    one = await RawWorker.open(client)
-    assert await client.state(task_id) == "DELAYED"
+async def test_assign__delayed_task__comes_when_its_time_has_come(apart: Caller) -> None:
+    task_id = (await apart.enqueue(delay=caller.seconds(0.7)))[0]
+    one = await RawWorker.open(apart)
+    assert await apart.state(task_id) == "DELAYED"
     await one.nothing_comes(seconds=0.3)
     await one.tasks(seconds=2)
     await one.close()

@@ -14,6 +14,7 @@ from tests.protocol.raw_worker import RawWorker
 from tests.protocol.wire import Wire
 
 ACCEPT_SECONDS = 2.0
+BRISK_SECONDS = 0.5
 AT_ONCE_SECONDS = 1.0
 
 
@@ -26,18 +27,18 @@ def deliveries(conn: psycopg.Connection, task_id: str) -> list[Any]:
 
 
 async def test_assign__not_accepted__is_handed_out_again_without_an_attempt(
-    client: Caller, conn: psycopg.Connection
+    brisk: Caller, conn: psycopg.Connection
 ) -> None:
-    task_id = (await client.enqueue())[0]
-    deaf = await RawWorker.open(client)
+    task_id = (await brisk.enqueue())[0]
+    deaf = await RawWorker.open(brisk)
     await deaf.tasks()
     began = time.monotonic()
-    other = await RawWorker.open(client)
+    other = await RawWorker.open(brisk)
     again = (await other.tasks())[0]
-    assert time.monotonic() - began < ACCEPT_SECONDS + 1.5
+    assert time.monotonic() - began < BRISK_SECONDS + 1.5
     assert (again.task_id, again.attempt, again.delivery) == (task_id, 1, 2)
     assert deliveries(conn, task_id) == [(1, 1, "LOST", False)]
-    assert (await client.get(task_id)).task.lost_count == 1
+    assert (await brisk.get(task_id)).task.lost_count == 1
     await other.accept()
     assert await deaf.report(caller.completed(deaf.assigned[0])) == ["LEASE_LOST"]
     assert await other.report(caller.completed(again)) == ["RECORDED"]
@@ -45,24 +46,24 @@ async def test_assign__not_accepted__is_handed_out_again_without_an_attempt(
     await deaf.cut()
 
 
-async def test_assign__accepted__stays_past_the_accept_timeout(client: Caller) -> None:
-    await client.enqueue()
-    one = await RawWorker.open(client)
+async def test_assign__accepted__stays_past_the_accept_timeout(brisk: Caller) -> None:
+    await brisk.enqueue()
+    one = await RawWorker.open(brisk)
     await one.tasks()
     await one.accept()
-    other = await RawWorker.open(client)
-    await other.nothing_comes(seconds=ACCEPT_SECONDS + 1.3)
+    other = await RawWorker.open(brisk)
+    await other.nothing_comes(seconds=BRISK_SECONDS + 1.3)
     await one.beat(one.token)
     assert await one.report(caller.completed(one.assigned[0])) == ["RECORDED"]
     await other.close()
     await one.close()
 
 
-async def test_break__before_accept__is_handed_out_again_at_once(client: Caller) -> None:
-    task_id = (await client.enqueue())[0]
-    one = await RawWorker.open(client)
+async def test_break__before_accept__is_handed_out_again_at_once(apart: Caller) -> None:
+    task_id = (await apart.enqueue())[0]
+    one = await RawWorker.open(apart)
     await one.tasks()
-    other = await RawWorker.open(client)
+    other = await RawWorker.open(apart)
     began = time.monotonic()
     await one.cut()
     again = (await other.tasks())[0]
@@ -91,18 +92,18 @@ async def test_break__wire_cut_before_accept__is_handed_out_again_at_once(
 
 
 async def test_break__after_accept__keeps_the_lease_for_its_resume(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await client.enqueue(count=3)
-    one = await RawWorker.open(client, slots=2)
+    await apart.enqueue(count=3)
+    one = await RawWorker.open(apart, slots=2)
     await one.tasks(2)
     await one.accept()
     held = list(one.assigned)
     await one.cut()
-    other = await RawWorker.open(client, slots=0)
-    assert conn.execute("select sum(remaining) from leases").fetchone() == (2,)
+    other = await RawWorker.open(apart, slots=0)
+    assert shared_conn.execute("select sum(remaining) from leases").fetchone() == (2,)
     again = await RawWorker.open(
-        client, slots=2, resume=one, holding=[item.lease_token for item in held]
+        apart, slots=2, resume=one, holding=[item.lease_token for item in held]
     )
     assert again.opened.resumed
     assert again.opened.session_id == one.opened.session_id
@@ -110,25 +111,25 @@ async def test_break__after_accept__keeps_the_lease_for_its_resume(
     await again.nothing_comes()
     assert await again.report(*map(caller.completed, held)) == ["RECORDED", "RECORDED"]
     await again.tasks(1)
-    assert conn.execute("select count(*) from deliveries where outcome = 'LOST'").fetchone() == (0,)
+    assert shared_conn.execute("select count(*) from deliveries where outcome = 'LOST'").fetchone() == (0,)
     await again.close()
     await other.close()
 
 
 async def test_resume__leases_not_named__are_handed_out_again_at_once(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    first = (await client.enqueue())[0]
-    one = await RawWorker.open(client, slots=2)
+    first = (await apart.enqueue())[0]
+    one = await RawWorker.open(apart, slots=2)
     await one.tasks(1)
-    second = (await client.enqueue())[0]
+    second = (await apart.enqueue())[0]
     await one.tasks(2)
     await one.accept()
     await one.cut()
     kept, dropped = one.assigned
-    other = await RawWorker.open(client)
+    other = await RawWorker.open(apart)
     began = time.monotonic()
-    again = await RawWorker.open(client, slots=1, resume=one, holding=[kept.lease_token])
+    again = await RawWorker.open(apart, slots=1, resume=one, holding=[kept.lease_token])
     given = (await other.tasks())[0]
     assert time.monotonic() - began < AT_ONCE_SECONDS
     assert (kept.task_id, given.task_id) == (first, second)
@@ -180,12 +181,12 @@ async def test_resume__not_accepted_before_on_another_server__keeps_the_lease(
 
 
 async def test_resume__same_server_while_the_old_stream_is_open__takes_it_over(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    await client.enqueue()
-    old = await RawWorker.open(client)
+    await apart.enqueue()
+    old = await RawWorker.open(apart)
     item = (await old.tasks())[0]
-    new = await RawWorker.open(client, resume=old, holding=[item.lease_token])
+    new = await RawWorker.open(apart, resume=old, holding=[item.lease_token])
     assert await old.ended() is None
     assert not (await new.beat(item.lease_token)).lost_lease_tokens
     assert await new.report(caller.completed(item)) == ["RECORDED"]
@@ -193,15 +194,15 @@ async def test_resume__same_server_while_the_old_stream_is_open__takes_it_over(
 
 
 async def test_resume__wrong_secret__opens_another_session_and_keeps_the_first(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    await client.enqueue()
-    one = await RawWorker.open(client)
+    await apart.enqueue()
+    one = await RawWorker.open(apart)
     item = (await one.tasks())[0]
     await one.accept()
     secret = one.opened.session_secret
     one.opened.session_secret = "g" * 32
-    thief = await RawWorker.open(client, resume=one, holding=[item.lease_token])
+    thief = await RawWorker.open(apart, resume=one, holding=[item.lease_token])
     one.opened.session_secret = secret
     assert not thief.opened.resumed
     assert thief.opened.session_id != one.opened.session_id
@@ -211,22 +212,22 @@ async def test_resume__wrong_secret__opens_another_session_and_keeps_the_first(
     await one.close()
 
 
-async def test_resume__unknown_session__opens_a_new_one(client: Caller) -> None:
-    lost = await RawWorker.open(client)
+async def test_resume__unknown_session__opens_a_new_one(apart: Caller) -> None:
+    lost = await RawWorker.open(apart)
     await lost.cut()
     lost.opened.session_id = "00000000-0000-7000-8000-000000000000"
-    new = await RawWorker.open(client, resume=lost)
+    new = await RawWorker.open(apart, resume=lost)
     assert not new.opened.resumed
     assert new.opened.session_id != lost.opened.session_id
     await new.cut()
-    again = await RawWorker.open(client, resume=new)
+    again = await RawWorker.open(apart, resume=new)
     assert again.opened.resumed
     await again.close()
 
 
-async def test_resume__secret_no_server_made__is_refused(client: Caller) -> None:
+async def test_resume__secret_no_server_made__is_refused(apart: Caller) -> None:
     # A session that is gone is opened anew under the secret that came: it must not be weak.
-    weak = RawWorker(client)
+    weak = RawWorker(apart)
     message = RawWorker.open_message()
     message.resume.session_id = "00000000-0000-7000-8000-000000000000"
     message.resume.session_secret = "s"
@@ -237,16 +238,16 @@ async def test_resume__secret_no_server_made__is_refused(client: Caller) -> None
 
 
 async def test_assign__worker_lets_it_lie__goes_to_others_until_it_speaks(
-    client: Caller,
+    brisk: Caller,
 ) -> None:
-    deaf = await RawWorker.open(client, slots=5)
-    await client.enqueue()
+    deaf = await RawWorker.open(brisk, slots=5)
+    await brisk.enqueue()
     await deaf.tasks()
-    other = await RawWorker.open(client)
+    other = await RawWorker.open(brisk)
     await other.tasks()
     await other.accept()
     # Idle as the deaf one is, nothing goes there: its connection may be half open.
-    await client.enqueue()
+    await brisk.enqueue()
     await deaf.nothing_comes()
     assert len(deaf.assigned) == 1
     await deaf.beat()
@@ -256,29 +257,29 @@ async def test_assign__worker_lets_it_lie__goes_to_others_until_it_speaks(
 
 
 async def test_close__holding_tasks__releases_at_once_with_places_kept(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    ids = await client.enqueue(count=4)
-    one = await RawWorker.open(client, slots=2)
+    ids = await apart.enqueue(count=4)
+    one = await RawWorker.open(apart, slots=2)
     await one.tasks(2)
     await one.accept()
     await one.close()
     # Nothing is spent, and the two are in front of the others again.
-    leased = (await client.lease(count=4)).assignments
+    leased = (await apart.lease(count=4)).assignments
     assert [item.task_id for item in leased] == ids
     assert [(item.attempt, item.delivery) for item in leased] == [(1, 2), (1, 2), (1, 1), (1, 1)]
-    assert deliveries(conn, ids[0]) == [(1, 1, "RELEASED", False)]
-    assert (await client.get(ids[0])).task.lost_count == 0
+    assert deliveries(shared_conn, ids[0]) == [(1, 1, "RELEASED", False)]
+    assert (await apart.get(ids[0])).task.lost_count == 0
 
 
 async def test_close__another_stream_waits__is_handed_what_was_held_at_once(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    ids = await client.enqueue(count=2)
-    one = await RawWorker.open(client, slots=2)
+    ids = await apart.enqueue(count=2)
+    one = await RawWorker.open(apart, slots=2)
     await one.tasks(2)
     await one.accept()
-    other = await RawWorker.open(client, slots=2)
+    other = await RawWorker.open(apart, slots=2)
     began = time.monotonic()
     await one.close()
     await other.tasks(2)
@@ -287,35 +288,35 @@ async def test_close__another_stream_waits__is_handed_what_was_held_at_once(
     await other.close()
 
 
-async def test_close__reports_in_flight__records_them(client: Caller) -> None:
-    ids = await client.enqueue(count=20)
-    one = await RawWorker.open(client, slots=20)
+async def test_close__reports_in_flight__records_them(apart: Caller) -> None:
+    ids = await apart.enqueue(count=20)
+    one = await RawWorker.open(apart, slots=20)
     await one.tasks(20)
     for number, item in enumerate(one.assigned):
         await one.send(report=stream.Report(report_id=number, results=[caller.completed(item)]))
     await one.close()
     assert len(one.acks) == 20
-    answer = await client.task.AwaitTasks(tasks.AwaitTasksRequest(task_ids=ids))
+    answer = await apart.task.AwaitTasks(tasks.AwaitTasksRequest(task_ids=ids))
     assert len(answer.results) == 20
 
 
-async def test_close__resumed_afterwards__opens_a_new_session(client: Caller) -> None:
-    one = await RawWorker.open(client)
+async def test_close__resumed_afterwards__opens_a_new_session(apart: Caller) -> None:
+    one = await RawWorker.open(apart)
     await one.close()
-    again = await RawWorker.open(client, resume=one)
+    again = await RawWorker.open(apart, resume=one)
     assert not again.opened.resumed
     await again.close()
 
 
-async def test_end_of_requests__without_close__keeps_accepted_leases(client: Caller) -> None:
-    await client.enqueue()
-    one = await RawWorker.open(client)
+async def test_end_of_requests__without_close__keeps_accepted_leases(apart: Caller) -> None:
+    await apart.enqueue()
+    one = await RawWorker.open(apart)
     item = (await one.tasks())[0]
     await one.accept()
     await one.beat(item.lease_token)
     await one.call.done_writing()
     await one.ended()
-    again = await RawWorker.open(client, resume=one, holding=[item.lease_token])
+    again = await RawWorker.open(apart, resume=one, holding=[item.lease_token])
     assert again.opened.resumed
     assert await again.report(caller.completed(item)) == ["RECORDED"]
     await again.close()

@@ -12,6 +12,9 @@ from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
 def set_slots(total: int, by_queue: dict[str, int] | None = None) -> stream.SetSlots:
     return stream.SetSlots(slots=worker.Slots(total=total, by_queue=by_queue or {}))
 
@@ -28,9 +31,9 @@ async def drain(one: RawWorker, count: int, choose: random.Random) -> None:
         done += len(some)
 
 
-async def test_assign__more_tasks_than_slots__never_exceeds_the_total(client: Caller) -> None:
-    await client.enqueue(count=60)
-    one = await RawWorker.open(client, slots=7)
+async def test_assign__more_tasks_than_slots__never_exceeds_the_total(apart: Caller) -> None:
+    await apart.enqueue(count=60)
+    one = await RawWorker.open(apart, slots=7)
     await one.tasks(7)
     await drain(one, 60, random.Random(1))
     assert one.peak == 7
@@ -39,12 +42,12 @@ async def test_assign__more_tasks_than_slots__never_exceeds_the_total(client: Ca
 
 
 async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound(
-    client: Caller,
+    apart: Caller,
 ) -> None:
     choose = random.Random(2)
     for number in range(30):
         for queue in ("red", "green", "blue"):
-            await client.enqueue(
+            await apart.enqueue(
                 choose.choice(("a", "b")),
                 queue=queue,
                 lane=choose.choice(("", "x", "y")),
@@ -52,7 +55,7 @@ async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound
             )
     names = [f"{queue}/{name}" for queue in ("red", "green", "blue") for name in ("a", "b")]
     workers = [
-        await RawWorker.open(client, *names, slots=6, by_queue={"red": 1, "green": 3})
+        await RawWorker.open(apart, *names, slots=6, by_queue={"red": 1, "green": 3})
         for _ in range(2)
     ]
     done = 0
@@ -83,18 +86,18 @@ async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound
         await one.close()
 
 
-async def test_assign__queue_bound_of_zero__gives_other_queues_only(client: Caller) -> None:
-    await client.enqueue(queue="shut")
-    await client.enqueue(queue="open")
-    one = await RawWorker.open(client, "shut/work", "open/work", slots=5, by_queue={"shut": 0})
+async def test_assign__queue_bound_of_zero__gives_other_queues_only(apart: Caller) -> None:
+    await apart.enqueue(queue="shut")
+    await apart.enqueue(queue="open")
+    one = await RawWorker.open(apart, "shut/work", "open/work", slots=5, by_queue={"shut": 0})
     assert [item.queue for item in await one.tasks()] == ["open"]
     await one.nothing_comes()
     await one.close()
 
 
-async def test_assign__no_slots__gives_nothing_until_set_slots(client: Caller) -> None:
-    await client.enqueue(count=5)
-    one = await RawWorker.open(client, slots=0)
+async def test_assign__no_slots__gives_nothing_until_set_slots(apart: Caller) -> None:
+    await apart.enqueue(count=5)
+    one = await RawWorker.open(apart, slots=0)
     await one.nothing_comes()
     await one.send(set_slots=set_slots(2))
     await one.tasks(2)
@@ -103,9 +106,9 @@ async def test_assign__no_slots__gives_nothing_until_set_slots(client: Caller) -
     await one.close()
 
 
-async def test_set_slots__lowered_below_what_is_out__takes_nothing_back(client: Caller) -> None:
-    await client.enqueue(count=10)
-    one = await RawWorker.open(client, slots=4)
+async def test_set_slots__lowered_below_what_is_out__takes_nothing_back(apart: Caller) -> None:
+    await apart.enqueue(count=10)
+    one = await RawWorker.open(apart, slots=4)
     await one.tasks(4)
     await one.accept()
     await one.send(set_slots=set_slots(1))
@@ -122,11 +125,11 @@ async def test_set_slots__lowered_below_what_is_out__takes_nothing_back(client: 
 
 
 async def test_set_slots__changed_at_random__never_exceeds_what_was_granted(
-    client: Caller,
+    apart: Caller,
 ) -> None:
     choose = random.Random(3)
-    await client.enqueue(count=80)
-    one = await RawWorker.open(client, slots=5)
+    await apart.enqueue(count=80)
+    one = await RawWorker.open(apart, slots=5)
     done, totals = 0, [5]
     while done < 80:
         await one.until(lambda: bool(one.out))
@@ -143,9 +146,9 @@ async def test_set_slots__changed_at_random__never_exceeds_what_was_granted(
     await one.close()
 
 
-async def test_pause__while_paused__gives_nothing_and_takes_reports(client: Caller) -> None:
-    await client.enqueue(count=3)
-    one = await RawWorker.open(client)
+async def test_pause__while_paused__gives_nothing_and_takes_reports(apart: Caller) -> None:
+    await apart.enqueue(count=3)
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
     await one.send(pause=stream.Pause(paused=True))
@@ -157,10 +160,10 @@ async def test_pause__while_paused__gives_nothing_and_takes_reports(client: Call
 
 
 async def test_report__stale_token_of_a_task_that_is_out__frees_no_slot(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    await client.enqueue()
-    one = await RawWorker.open(client)
+    await apart.enqueue()
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
     first = one.assigned[0]
@@ -168,16 +171,16 @@ async def test_report__stale_token_of_a_task_that_is_out__frees_no_slot(
     # The same task comes again, under another token.
     await one.tasks(2)
     await one.accept()
-    await client.enqueue(count=3)
+    await apart.enqueue(count=3)
     assert await one.report(caller.completed(first)) == ["LEASE_LOST"]
     await one.nothing_comes()
     assert len(one.out) == 1
     await one.close()
 
 
-async def test_report__refused_item__frees_no_slot(client: Caller) -> None:
-    await client.enqueue(count=3)
-    one = await RawWorker.open(client)
+async def test_report__refused_item__frees_no_slot(apart: Caller) -> None:
+    await apart.enqueue(count=3)
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
     bare = worker.Result(task_id=one.assigned[0].task_id, lease_token=one.token)
@@ -190,9 +193,9 @@ async def test_report__refused_item__frees_no_slot(client: Caller) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 50])
-async def test_heartbeat__many_reports_in_flight__is_answered(client: Caller, slots: int) -> None:
-    await client.enqueue(count=150)
-    one = await RawWorker.open(client, slots=slots)
+async def test_heartbeat__many_reports_in_flight__is_answered(apart: Caller, slots: int) -> None:
+    await apart.enqueue(count=200)
+    one = await RawWorker.open(apart, slots=slots)
     await one.until(lambda: bool(one.out))
     for _ in range(3):
         await one.accept()

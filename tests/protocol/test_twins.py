@@ -50,38 +50,38 @@ def rows(conn: psycopg.Connection, task_id: str) -> list[Any]:
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
 async def test_report__by_stream_and_by_call__stores_the_same(
-    client: Caller, conn: psycopg.Connection, outcome: Outcome
+    apart: Caller, shared_conn: psycopg.Connection, outcome: Outcome
 ) -> None:
-    streamed = (await client.enqueue("a"))[0]
-    called = (await client.enqueue("b"))[0]
-    one = await RawWorker.open(client, "a")
+    streamed = (await apart.enqueue("a"))[0]
+    called = (await apart.enqueue("b"))[0]
+    one = await RawWorker.open(apart, "a")
     await one.tasks()
     await one.accept()
     await one.send(pause=stream.Pause(paused=True))
     assert await one.report(outcome(one.assigned[0])) == ["RECORDED"]
-    by_stream = rows(conn, streamed)
+    by_stream = rows(shared_conn, streamed)
 
-    other = (await client.lease("b")).assignments[0]
-    assert await client.report(outcome(other)) == ["RECORDED"]
-    by_call = rows(conn, called)
+    other = (await apart.lease("b")).assignments[0]
+    assert await apart.report(outcome(other)) == ["RECORDED"]
+    by_call = rows(shared_conn, called)
 
     assert len(by_stream) == 1
     assert by_stream == by_call
-    assert await client.report(outcome(one.assigned[0])) == ["ALREADY_RECORDED"]
+    assert await apart.report(outcome(one.assigned[0])) == ["ALREADY_RECORDED"]
     assert await one.report(outcome(other)) == ["ALREADY_RECORDED"]
     await one.close()
 
 
-async def test_lease__by_stream_and_by_call__hands_out_the_same(client: Caller) -> None:
+async def test_lease__by_stream_and_by_call__hands_out_the_same(apart: Caller) -> None:
     fields: dict[str, Any] = {
         "input": {"data": b"\x00in", "encoding": "binary", "schema": "s"},
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "priority": 3,
     }
-    await client.enqueue(count=2, **fields)
-    one = await RawWorker.open(client)
+    await apart.enqueue(count=2, **fields)
+    one = await RawWorker.open(apart)
     streamed = (await one.tasks())[0]
-    leased = await client.lease()
+    leased = await apart.lease()
     called = leased.assignments[0]
     assert leased.lease_duration == one.opened.lease_duration
     for item in (streamed, called):
@@ -93,77 +93,77 @@ async def test_lease__by_stream_and_by_call__hands_out_the_same(client: Caller) 
     await one.cut()
 
 
-async def test_lease__by_call__counts_as_accepted(client: Caller, conn: psycopg.Connection) -> None:
-    await client.enqueue()
-    leased = (await client.lease()).assignments[0]
-    one = await RawWorker.open(client)
-    # Longer than the accept timeout; the lease has 6 s.
-    await one.nothing_comes(seconds=3.2)
-    assert await client.report(caller.completed(leased)) == ["RECORDED"]
+async def test_lease__by_call__counts_as_accepted(brisk: Caller) -> None:
+    await brisk.enqueue()
+    leased = (await brisk.lease()).assignments[0]
+    one = await RawWorker.open(brisk)
+    # Longer than the accept timeout of half a second; the lease has 6 s.
+    await one.nothing_comes(seconds=1.8)
+    assert await brisk.report(caller.completed(leased)) == ["RECORDED"]
     await one.cut()
 
 
 async def test_lease__by_call__writes_a_lease_of_full_duration(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await client.enqueue()
-    await client.lease()
-    row = conn.execute("select extract(epoch from expires_at - granted_at) from leases").fetchone()
+    await apart.enqueue()
+    await apart.lease()
+    row = shared_conn.execute("select extract(epoch from expires_at - granted_at) from leases").fetchone()
     assert row is not None
     assert float(row[0]) == pytest.approx(6, abs=0.1)
 
 
 async def test_renew__by_stream_and_by_call__gives_full_duration(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await client.enqueue(count=2)
-    one = await RawWorker.open(client)
+    await apart.enqueue(count=2)
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
-    called = (await client.lease()).assignments[0]
+    called = (await apart.lease()).assignments[0]
     garbage = "A" * 43
     ack = await one.beat(one.token, garbage, "no token")
-    answer = await client.renew(called.lease_token, garbage, "no token")
+    answer = await apart.renew(called.lease_token, garbage, "no token")
     assert list(ack.lost_lease_tokens) == list(answer.lost_lease_tokens) == [garbage, "no token"]
     assert answer.lease_duration == one.opened.lease_duration
-    left = conn.execute("select extract(epoch from expires_at - now()) from leases").fetchall()
+    left = shared_conn.execute("select extract(epoch from expires_at - now()) from leases").fetchall()
     assert len(left) == 2
     assert all(5 < float(row[0]) <= 6 for row in left)
     await one.cut()
 
 
-async def test_renew__started_tasks__shows_them_running(client: Caller) -> None:
-    streamed, called = await client.enqueue(count=2)
-    one = await RawWorker.open(client)
+async def test_renew__started_tasks__shows_them_running(apart: Caller) -> None:
+    streamed, called = await apart.enqueue(count=2)
+    one = await RawWorker.open(apart)
     first = (await one.tasks())[0]
-    second = (await client.lease()).assignments[0]
+    second = (await apart.lease()).assignments[0]
     assert [first.task_id, second.task_id] == [streamed, called]
-    assert [await client.state(streamed), await client.state(called)] == ["LEASED", "LEASED"]
+    assert [await apart.state(streamed), await apart.state(called)] == ["LEASED", "LEASED"]
     await one.accept()
     began = stream.StartedTask(task_id=first.task_id, lease_token=first.lease_token)
     await one.send(started=stream.Started(tasks=[began]))
     await one.beat(first.lease_token)
     request = service.RenewLeasesRequest(lease_tokens=[second.lease_token])
     request.started.add(task_id=second.task_id, lease_token=second.lease_token)
-    await client.work.RenewLeases(request)
-    assert [await client.state(streamed), await client.state(called)] == ["RUNNING", "RUNNING"]
+    await apart.work.RenewLeases(request)
+    assert [await apart.state(streamed), await apart.state(called)] == ["RUNNING", "RUNNING"]
     await one.cut()
 
 
-async def test_renew__cancel_requested__tells_both_the_same(client: Caller) -> None:
-    streamed, called = await client.enqueue(count=2)
-    one = await RawWorker.open(client)
+async def test_renew__cancel_requested__tells_both_the_same(apart: Caller) -> None:
+    streamed, called = await apart.enqueue(count=2)
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
-    leased = (await client.lease()).assignments[0]
-    await client.task.CancelTasks(
+    leased = (await apart.lease()).assignments[0]
+    await apart.task.CancelTasks(
         tasks.CancelTasksRequest(
             task_ids=[streamed, called], reason="not wanted", grace_duration=caller.seconds(20)
         )
     )
     await one.until(lambda: bool(one.cancels))
     ack = await one.beat(one.token)
-    answer = await client.renew(leased.lease_token)
+    answer = await apart.renew(leased.lease_token)
     found = [one.cancels[0], *ack.cancels, *answer.cancels]
     assert [cancel.task_id for cancel in found] == [streamed, streamed, called]
     assert [cancel.reason for cancel in found] == ["not wanted"] * 3
@@ -173,19 +173,19 @@ async def test_renew__cancel_requested__tells_both_the_same(client: Caller) -> N
 
 
 async def test_renew__calls_of_two_namespaces_at_once__tells_each_its_own(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    await client.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
-    other = Caller(client.address, "other")
-    mine = (await client.enqueue())[0]
+    await apart.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
+    other = Caller(apart.address, "other")
+    mine = (await apart.enqueue())[0]
     theirs = (await other.enqueue())[0]
-    my_token = (await client.lease()).assignments[0].lease_token
+    my_token = (await apart.lease()).assignments[0].lease_token
     their_token = (await other.lease()).assignments[0].lease_token
-    await client.task.CancelTasks(tasks.CancelTasksRequest(task_ids=[mine]))
+    await apart.task.CancelTasks(tasks.CancelTasksRequest(task_ids=[mine]))
     await other.task.CancelTasks(
         tasks.CancelTasksRequest(task_ids=[theirs]), metadata=other.metadata
     )
-    calls = [call for _ in range(60) for call in (client.renew(my_token), other.renew(their_token))]
+    calls = [call for _ in range(60) for call in (apart.renew(my_token), other.renew(their_token))]
     answers = await asyncio.gather(*calls)
     told = [[cancel.task_id for cancel in answer.cancels] for answer in answers]
     assert told == [[mine], [theirs]] * 60
@@ -193,65 +193,65 @@ async def test_renew__calls_of_two_namespaces_at_once__tells_each_its_own(
 
 
 async def test_lease__request_id_repeated__answers_the_same_leases(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await client.enqueue(count=5)
+    await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
-    first = await client.lease(count=3, request_id=request_id)
-    again = await client.lease(count=3, request_id=request_id)
+    first = await apart.lease(count=3, request_id=request_id)
+    again = await apart.lease(count=3, request_id=request_id)
     assert len(first.assignments) == 3
     assert again == first
-    assert conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
-    await client.report(caller.completed(first.assignments[0]))
-    later = await client.lease(count=3, request_id=request_id)
+    assert shared_conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
+    await apart.report(caller.completed(first.assignments[0]))
+    later = await apart.lease(count=3, request_id=request_id)
     assert list(later.assignments) == list(first.assignments)[1:]
 
 
 async def test_lease__request_id_repeated_at_once__answers_the_same_leases(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await client.enqueue(count=5)
+    await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
     answers = await asyncio.gather(
-        *(client.lease(count=3, request_id=request_id) for _ in range(8))
+        *(apart.lease(count=3, request_id=request_id) for _ in range(8))
     )
     assert all(answer == answers[0] for answer in answers)
     assert len(answers[0].assignments) == 3
-    assert conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
+    assert shared_conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
 
 
-async def test_lease__request_id_for_another_call__is_refused(client: Caller) -> None:
-    await client.enqueue(count=5)
+async def test_lease__request_id_for_another_call__is_refused(apart: Caller) -> None:
+    await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
-    await client.lease(count=3, request_id=request_id)
-    refusal = await refusals.refused(client.lease(count=2, request_id=request_id))
+    await apart.lease(count=3, request_id=request_id)
+    refusal = await refusals.refused(apart.lease(count=2, request_id=request_id))
     assert (refusal.status, refusal.reason) == ("ALREADY_EXISTS", "REQUEST_ID_REUSED")
     assert refusal.metadata == {"request_id": request_id}
 
 
-async def test_lease__task_arrives_during_the_poll__returns_then(client: Caller) -> None:
+async def test_lease__task_arrives_during_the_poll__returns_then(apart: Caller) -> None:
     began = time.monotonic()
-    poll = asyncio.create_task(client.lease(wait_seconds=20))
-    empty = await client.lease()
+    poll = asyncio.create_task(apart.lease(wait_seconds=20))
+    empty = await apart.lease()
     assert list(empty.assignments) == []
     assert not poll.done()
-    await client.enqueue()
+    await apart.enqueue()
     assert len((await poll).assignments) == 1
     assert time.monotonic() - began < 5
 
 
-async def test_lease__nothing_arrives__returns_empty_when_the_time_is_over(client: Caller) -> None:
+async def test_lease__nothing_arrives__returns_empty_when_the_time_is_over(apart: Caller) -> None:
     began = time.monotonic()
-    answer = await client.lease(wait_seconds=0.5)
+    answer = await apart.lease(wait_seconds=0.5)
     assert list(answer.assignments) == []
     assert 0.5 <= time.monotonic() - began < 3
 
 
-async def test_await__task_ends_during_the_call__returns_then(client: Caller) -> None:
-    task_id, other = await client.enqueue(count=2)
-    waiting = asyncio.create_task(client.wait(other, task_id, wait_seconds=20))
-    leased = (await client.lease()).assignments[0]
-    await client.report(caller.completed(leased, b"42"))
+async def test_await__task_ends_during_the_call__returns_then(apart: Caller) -> None:
+    task_id, other = await apart.enqueue(count=2)
+    waiting = asyncio.create_task(apart.wait(other, task_id, wait_seconds=20))
+    leased = (await apart.lease()).assignments[0]
+    await apart.report(caller.completed(leased, b"42"))
     answer = await waiting
     assert [result.task_id for result in answer.results] == [leased.task_id]
     assert answer.results[0].result.output.data == b"42"

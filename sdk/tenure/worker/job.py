@@ -190,6 +190,7 @@ class Job:
             self.assignment.max_attempts,
             message.type,
             message.message,
+            exc_info=None if isinstance(exc, context.ControlFlow) else exc,
         )
         return self._failed(message)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -48,22 +49,37 @@ def environment() -> dict[str, str]:
     return {"PATH": os.defpath, **inherited, "LC_ALL": "C"}
 
 
+#: Becomes the account and then the program, in the same process.
+_BECOME: Final = (
+    "import os, sys; uid, gid = map(int, sys.argv[1:3]); os.umask(0o077); "
+    "uid < 0 or (os.setgroups([]), os.setgid(gid), os.setuid(uid)); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
+
+
+def as_account(command: Sequence[str | Path], account: Account | None) -> list[str]:
+    """Returns the command line that runs a program as the account.
+
+    An account or a umask handed to `subprocess` makes it fork instead of vfork, and a fork runs the
+    handlers that gRPC registers, which can end the child before it becomes the program.
+    """
+    uid, gid = (account.uid, account.gid) if account else (-1, -1)
+    become = [sys.executable, "-I", "-S", "-c", _BECOME, str(uid), str(gid)]
+    return [*become, *(str(part) for part in command)]
+
+
 def run(
     command: Sequence[str | Path], account: Account | None, *, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of our own binaries as the account, from a directory that it can be in."""
     return subprocess.run(  # noqa: S603 - our own binaries, no shell
-        [str(part) for part in command],
+        as_account(command, account),
         check=False,
         capture_output=True,
         text=True,
         input=stdin,
         cwd="/",
         env=environment(),
-        user=account.uid if account else None,
-        group=account.gid if account else None,
-        extra_groups=[] if account else None,
-        umask=0o077,
     )
 
 

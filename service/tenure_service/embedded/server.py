@@ -270,16 +270,12 @@ class EmbeddedPostgres:
     def _start_process(self, command: list[str]) -> None:
         with self._open_log() as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own binary, no shell
-                command,
+                accounts.as_account(command, self._account),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd="/",
                 env=accounts.environment(),
-                user=self._account.uid if self._account else None,
-                group=self._account.gid if self._account else None,
-                extra_groups=[] if self._account else None,
-                umask=0o077,
                 start_new_session=True,  # a terminal's Ctrl-C is for the owner, who stops it in order
             )
         self._pid = self._process.pid

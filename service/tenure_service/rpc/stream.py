@@ -191,6 +191,7 @@ class WorkStream:
         opened = await self._calls.run(
             sessions.open_session, self._hub.database, new, said, resume_session_id=resume_id
         )
+        self._hub.catalogue.forget_sources()
         session = Session(
             session_id=opened.session_id,
             epoch=opened.epoch,

@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure.v1 import worker_service_pb2_grpc as service_grpc
 from tenure_service.dispatch import assign
-from tenure_service.dispatch.session import Held
 from tenure_service.engine import limits
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
 from tenure_service.engine.states import Outcome
@@ -20,6 +20,9 @@ from tenure_service.rpc.check import Check
 from tenure_service.usecase import poll
 from tenure_service.usecase import session as sessions
 from tenure_service.usecase.end import Ending
+
+if TYPE_CHECKING:
+    from tenure_service.dispatch.session import Held
 
 #: How often a long poll looks by itself; wake-ups of other tasks are not followed one by one.
 _LOOK_SECONDS = 0.25

@@ -94,9 +94,9 @@ def override(conn: Conn, namespace_id: int, name: str, body: rows.Json | None) -
     statements.execute(conn, "task_def_override", parameters)
 
 
-def overrides(conn: Conn) -> list[rows.TaskDefOverride]:
-    """Lists all overrides."""
-    return statements.many(conn, "task_def_overridden", rows.TaskDefOverride, {})
+def policies(conn: Conn) -> list[rows.TaskDefPolicies]:
+    """Lists what code declares and operators override."""
+    return statements.many(conn, "task_def_policies", rows.TaskDefPolicies, {})
 
 
 def task_defs(

@@ -400,12 +400,13 @@ class TaskDefRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDefOverride:
-    """An operator's override."""
+class TaskDefPolicies:
+    """What code declares of a task name, and what an operator overrides."""
 
     namespace_id: int
     name: str
-    override: Json
+    declared: Json | None
+    override: Json | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """What a server remembers of things that never change once they stand: lanes, policies, namespaces.
 
 Each is created in a transaction of its own before anything refers to it, so that what is remembered
-here exists. Overrides do change; they are read again every few seconds.
+here exists. What is registered of task names does change; it is read again every few seconds.
 """
 
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy, Policy
@@ -19,7 +19,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _REMEMBERED_MAX: Final = 100_000
-_OVERRIDES_SECONDS: Final = 5.0
+_SOURCES_SECONDS: Final = 5.0
+
+
+class Sources(NamedTuple):
+    """What is registered of a task name: the operator's word, and the code's."""
+
+    override: PartialPolicy | None
+    declared: PartialPolicy | None
+
+
+_NOTHING_SAID: Final = Sources(None, None)
 
 
 class _Remembered(Generic[K, V]):
@@ -60,8 +70,8 @@ class Catalogue:
         self._policy_ids: _Remembered[bytes, int] = _Remembered()
         self._policies: _Remembered[int, Policy] = _Remembered()
         self._namespace_ids: _Remembered[str, int] = _Remembered()
-        self._overrides: dict[tuple[int, str], PartialPolicy] = {}
-        self._overrides_read_at = float("-inf")
+        self._sources: dict[tuple[int, str], Sources] = {}
+        self._sources_read_at = float("-inf")
 
     def namespace_id(self, name: str) -> int:
         """Gives the id of a namespace.
@@ -141,16 +151,19 @@ class Catalogue:
 
         return self._policies.fill(policy_ids, load)
 
-    def override(self, namespace_id: int, name: str) -> PartialPolicy | None:
-        """Gives the operator's override of a task name, a few seconds old at most."""
-        if time.monotonic() - self._overrides_read_at > _OVERRIDES_SECONDS:
-            self.forget_overrides()
-        return self._overrides.get((namespace_id, name))
+    def sources(self, namespace_id: int, name: str) -> Sources:
+        """Gives what is registered of a task name, a few seconds old at most."""
+        if time.monotonic() - self._sources_read_at > _SOURCES_SECONDS:
+            found = self._database.transact(registry.policies)
+            self._sources = {
+                (row.namespace_id, row.name): Sources(
+                    PartialPolicy.from_json(row.override), PartialPolicy.from_json(row.declared)
+                )
+                for row in found
+            }
+            self._sources_read_at = time.monotonic()
+        return self._sources.get((namespace_id, name), _NOTHING_SAID)
 
-    def forget_overrides(self) -> None:
-        """Reads the overrides again."""
-        found = self._database.transact(registry.overrides)
-        self._overrides = {
-            (row.namespace_id, row.name): PartialPolicy.from_json(row.override) for row in found
-        }
-        self._overrides_read_at = time.monotonic()
+    def forget_sources(self) -> None:
+        """Makes the next look read what is registered again."""
+        self._sources_read_at = float("-inf")

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.engine.policy import PartialPolicy, resolve
+from tenure_service.engine.policy import PartialPolicy, Policy, resolve
 from tenure_service.engine.tokens import task_id_text
 from tenure_service.store import keys, partitions, rows, tasks
 from tenure_service.store.database import Conn, Database, PartitionMissing
 from tenure_service.store.registry import Lane
-from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.usecase.catalogue import Catalogue, Sources
 
 _KIND = "ENQUEUE"
 
@@ -106,10 +106,7 @@ def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
     ]
     lanes = [Lane(ns, item.queue, item.name, item.lane_key) for _, _, ns, item in items]
     lane_ids = catalogue.lane_ids(lanes)
-    policies = [
-        resolve(item.policy, catalogue.override(ns, item.name), item.declared)
-        for _, _, ns, item in items
-    ]
+    policies = [_policy(item, catalogue.sources(ns, item.name)) for _, _, ns, item in items]
     policy_ids = catalogue.policy_ids(policies)
     return [
         _Pending(
@@ -133,6 +130,15 @@ def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
             items, lanes, policies, strict=True
         )
     ]
+
+
+def _policy(item: Item, sources: Sources) -> Policy:
+    """Puts together what is said of a task: call, operator, code, server, in this order.
+
+    The caller's declaration is the code's; a caller without one (another language, a command
+    line) gets what the newest worker registered.
+    """
+    return resolve(item.policy, sources.override, item.declared or sources.declared)
 
 
 def _store(

@@ -164,7 +164,7 @@ def set_task_definition(
         return registry.task_def(conn, namespace_id, name)
 
     row = database.transact(work)
-    catalogue.forget_overrides()
+    catalogue.forget_sources()
     return row
 
 

@@ -157,15 +157,16 @@ select
 from task_defs as f
 where f.namespace_id = %(namespace_id)s::integer and f.name = %(name)s::text;
 
--- name: task_def_overridden :many TaskDefOverride
--- Lists all overrides; a server keeps them in memory, and reads them again every few seconds.
--- Invariants: none. Locks: none. Index: none; overrides are few.
+-- name: task_def_policies :many TaskDefPolicies
+-- Lists what code declares and operators override; a server keeps it in memory, and reads it again
+-- every few seconds.
+-- Invariants: none. Locks: none. Index: none; task names are few.
 select
     f.namespace_id,
     f.name,
+    f.declared,
     f.override
-from task_defs as f
-where f.override is not null;
+from task_defs as f;
 
 -- name: queue_set :one QueueRow
 -- Pauses a queue, or opens it; a pause that stands keeps its time.
