@@ -8,7 +8,9 @@ from tests.usecase.stage import Stage
 
 
 def effective(stage: Stage, item: Item) -> Policy:
-    ((answer,),) = enqueue(stage.database, stage.catalogue, [Call(namespace_id=1, items=[item])])
+    (answers,) = enqueue(stage.database, stage.catalogue, [Call(namespace_id=1, items=[item])])
+    assert isinstance(answers, list)
+    (answer,) = answers
     assert isinstance(answer, Enqueued)
     key = TaskKey(answer.task_id, answer.task_id)
     ids = stage.database.transact(lambda conn: deliveries.policy_ids(conn, [key]))
