@@ -7,6 +7,7 @@ from google.protobuf import duration_pb2
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import admin_service_pb2_grpc as admin_grpc
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import registry_service_pb2_grpc as registry_grpc
@@ -76,6 +77,10 @@ class Caller:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
+    async def create_namespace(self, name: str) -> None:
+        """Creates a namespace."""
+        await self.admin.CreateNamespace(admin.CreateNamespaceRequest(name=name))
+
     async def enqueue(
         self, name: str = "work", count: int = 1, *, request_id: str = "", **fields: Any
     ) -> list[str]:
@@ -93,6 +98,15 @@ class Caller:
         )
         assert not [result for result in answer.results if result.HasField("error")]
         return [result.task.task_id for result in answer.results]
+
+    async def cancel(
+        self, *task_ids: str, reason: str = "", grace_seconds: float = 30
+    ) -> tasks.CancelTasksResponse:
+        """Asks for the end of tasks."""
+        request = tasks.CancelTasksRequest(
+            task_ids=task_ids, reason=reason, grace_duration=seconds(grace_seconds)
+        )
+        return await self.task.CancelTasks(request, metadata=self.metadata, timeout=TIMEOUT_SECONDS)
 
     async def get(self, task_id: str) -> tasks.GetTaskResponse:
         """Reads a task with its payloads."""
@@ -138,7 +152,7 @@ class Caller:
         return await self.work.ReportTasks(request, metadata=self.metadata, timeout=TIMEOUT_SECONDS)
 
 
-def status_name(status: worker.ReportStatus) -> str:
+def status_name(status: worker.ReportStatus.ValueType) -> str:
     """Gives what became of a result, without the prefix."""
     return worker.ReportStatus.Name(status).removeprefix("REPORT_STATUS_")
 

@@ -7,7 +7,6 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from tenure.v1 import admin_service_pb2 as admin
 from tenure_service.main import Server
 from tests import fix_db
 from tests.fix_server import RunningServer, server_config
@@ -78,7 +77,7 @@ async def apart(shared_server: RunningServer) -> AsyncIterator[Caller]:
     """A client of `shared_server` in a namespace of the test's own."""
     name = f"test-{next(_NUMBERS)}"
     opened = Caller(shared_server.address, name)
-    await opened.admin.CreateNamespace(admin.CreateNamespaceRequest(name=name))
+    await opened.create_namespace(name)
     yield opened
     await opened.close()
 

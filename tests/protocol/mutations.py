@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf import duration_pb2
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 _DEPTH_MAX = 5
@@ -79,7 +79,7 @@ def strings(base: Message) -> set[str]:
     }
 
 
-def _paths(descriptor: Descriptor, above: Path) -> Iterator[Path]:
+def _paths(descriptor: Any, above: Path) -> Iterator[Path]:
     for field in descriptor.fields:
         path = (*above, field)
         inner = field.message_type

@@ -103,7 +103,7 @@ class RawWorker:
         await self.until(lambda: len(self.assigned) >= count, seconds=seconds)
         return self.assigned
 
-    async def nothing_comes(self, *, seconds: float = 0.4) -> None:
+    async def nothing_comes(self, *, seconds: float = 0.25) -> None:
         """Waits for a task that must not come."""
         before = len(self.assigned)
         with contextlib.suppress(TimeoutError):

@@ -39,7 +39,7 @@ def read(status: status_pb2.Status) -> Refusal:
     assert info.reason.startswith(PREFIX)
     for detail in status.details:
         assert detail.Unpack(info) or detail.Unpack(request) or detail.Unpack(retry)
-    waits = any(detail.Is(retry.DESCRIPTOR) for detail in status.details)
+    waits = any(detail.Unpack(retry) for detail in status.details)
     return Refusal(
         status=code_pb2.Code.Name(status.code),
         reason=info.reason.removeprefix(PREFIX),
@@ -52,9 +52,10 @@ def read(status: status_pb2.Status) -> Refusal:
 
 def of(error: grpc.RpcError) -> Refusal:
     """Takes apart the error of a call."""
-    status = rpc_status.from_call(error)
-    assert status is not None, f"no details: {error!r}"
     assert isinstance(error, aio.AioRpcError)
+    call: Any = error
+    status = rpc_status.from_call(call)
+    assert status is not None, f"no details: {error!r}"
     assert status.code == error.code().value[0]
     return read(status)
 

@@ -16,7 +16,9 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from tenure.v1 import admin_service_pb2 as admin
+from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import registry_service_pb2 as registry
+from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
@@ -28,8 +30,8 @@ from tests.protocol.raw_worker import RawWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-IDS = {"task_ids": [contract.UNKNOWN]}
-NEW = tasks.NewTask(name="bad", queue="q", input={"data": b"1", "encoding": "json"})
+IDS: dict[str, Any] = {"task_ids": [contract.UNKNOWN]}
+NEW = tasks.NewTask(name="bad", queue="q", input=payload.Payload(data=b"1", encoding="json"))
 BASES: dict[str, Any] = {
     "WorkerService.LeaseTasks": contract.leasing(),
     "WorkerService.RenewLeases": service.RenewLeasesRequest(lease_tokens=[contract.TOKEN]),
@@ -37,7 +39,7 @@ BASES: dict[str, Any] = {
     "TaskService.GetTask": tasks.GetTaskRequest(task_id=contract.UNKNOWN),
     "TaskService.AwaitTasks": tasks.AwaitTasksRequest(**IDS),
     "TaskService.CancelTasks": tasks.CancelTasksRequest(**IDS),
-    "TaskService.ListTasks": tasks.ListTasksRequest(state="TASK_STATE_READY"),
+    "TaskService.ListTasks": tasks.ListTasksRequest(state=task.TASK_STATE_READY),
     "TaskService.ExplainTask": tasks.ExplainTaskRequest(task_id=contract.UNKNOWN),
     "RegistryService.SetTaskDefinition": registry.SetTaskDefinitionRequest(name="bad"),
     "RegistryService.ListTaskDefinitions": registry.ListTaskDefinitionsRequest(),
@@ -228,7 +230,7 @@ STREAMED: dict[str, service.WorkRequest] = {
     "accept": contract.work(accept=stream.Accept(lease_tokens=["t"])),
     "started": contract.work(started=stream.Started(tasks=[stream.StartedTask()])),
     "heartbeat": contract.work(heartbeat=stream.Heartbeat(heartbeat_id=7)),
-    "set_slots": contract.work(set_slots=stream.SetSlots(slots={"total": 1})),
+    "set_slots": contract.work(set_slots=stream.SetSlots(slots=worker.Slots(total=1))),
     "close": contract.work(close=stream.Close()),
 }
 
@@ -273,12 +275,8 @@ async def test_start__run_duration_bad__does_not_keep_leases_from_being_renewed(
         request = service.RenewLeasesRequest(lease_tokens=[item.lease_token])
         started = request.started.add(task_id=item.task_id, lease_token=item.lease_token)
         started.run_duration.seconds, started.run_duration.nanos = seconds, nanos
-        try:
-            answer = await shared.work.RenewLeases(request)
-        except grpc.aio.AioRpcError as error:
-            assert refusals.of(error).reason in ALLOWED, name
-        else:
-            assert not answer.lost_lease_tokens, name
+        answer = await shared.work.RenewLeases(request)
+        assert not answer.lost_lease_tokens, name
 
 
 FORGED = {
@@ -308,7 +306,9 @@ async def test_list__page_token_of_deep_json__answers_a_documented_status(shared
 async def forged(client: Caller, token: str) -> None:
     """Sends a token to every list."""
     requests = {
-        "TaskService.ListTasks": tasks.ListTasksRequest(state="TASK_STATE_READY", page_token=token),
+        "TaskService.ListTasks": tasks.ListTasksRequest(
+            state=task.TASK_STATE_READY, page_token=token
+        ),
         "RegistryService.ListQueues": registry.ListQueuesRequest(page_token=token),
         "RegistryService.ListTaskDefinitions": registry.ListTaskDefinitionsRequest(
             page_token=token

@@ -4,12 +4,16 @@ import asyncio
 from typing import Any
 
 import psycopg
+import pytest
 
 from tenure.v1 import admin_service_pb2 as admin
+from tenure.v1 import payload_pb2 as payload
 from tests.eventually import eventually
 from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def lose(conn: psycopg.Connection, task_id: str, *, lost_count: int) -> None:
@@ -55,32 +59,32 @@ def _ready(conn: psycopg.Connection, task_id: str) -> bool:
 
 
 async def test_expire__lease_runs_out__is_lost_and_spends_no_attempt(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    task_id = (await client.enqueue())[0]
-    one = await RawWorker.open(client)
+    task_id = (await apart.enqueue())[0]
+    one = await RawWorker.open(apart)
     first = (await one.tasks())[0]
     await one.accept()
-    await lose(conn, task_id, lost_count=1)
+    await lose(shared_conn, task_id, lost_count=1)
     assert list((await one.beat(first.lease_token)).lost_lease_tokens) == [first.lease_token]
     second = (await one.tasks(2))[1]
     assert (second.task_id, second.attempt, second.delivery) == (task_id, 1, 2)
     assert second.lease_token != first.lease_token
     assert await one.report(caller.completed(first)) == ["LEASE_LOST"]
-    shown = await client.get(task_id)
+    shown = await apart.get(task_id)
     assert (shown.task.lost_count, shown.task.attempt) == (1, 1)
     assert await one.report(caller.completed(second)) == ["RECORDED"]
     await one.close()
 
 
 async def test_expire__no_heartbeats__is_lost_when_the_first_lease_is_over(
-    client: Caller,
+    apart: Caller,
 ) -> None:
-    await client.enqueue()
-    one = await RawWorker.open(client)
+    await apart.enqueue()
+    one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
-    other = await RawWorker.open(client)
+    other = await RawWorker.open(apart)
     # 3 s of first lease, and the sweep once a second.
     again = (await other.tasks(seconds=5))[0]
     assert (again.attempt, again.delivery) == (1, 2)
@@ -91,51 +95,51 @@ async def test_expire__no_heartbeats__is_lost_when_the_first_lease_is_over(
 
 
 async def test_expire__five_losses__is_in_the_dead_letters(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    task_id = (await client.enqueue(input={"data": b"poison"}))[0]
-    lost_before(conn, task_id, 3)
+    task_id = (await apart.enqueue(input=payload.Payload(data=b"poison")))[0]
+    lost_before(shared_conn, task_id, 3)
     for number in (1, 2):
-        leased = (await client.lease(wait_seconds=10)).assignments
+        leased = (await apart.lease(wait_seconds=10)).assignments
         assert [(item.attempt, item.delivery) for item in leased] == [(1, number)]
-        await lose(conn, task_id, lost_count=number)
+        await lose(shared_conn, task_id, lost_count=number)
         if number == 1:
-            assert await asyncio.to_thread(eventually, lambda: _ready(conn, task_id))
-    shown = (await client.get(task_id)).task
-    assert await client.state(task_id) == "DEAD"
+            assert await asyncio.to_thread(eventually, lambda: _ready(shared_conn, task_id))
+    shown = (await apart.get(task_id)).task
+    assert await apart.state(task_id) == "DEAD"
     assert shown.failure.type == "LeaseLost"
-    letters = await client.admin.ListDeadLetters(
-        admin.ListDeadLettersRequest(include_payloads=True)
+    letters = await apart.admin.ListDeadLetters(
+        admin.ListDeadLettersRequest(include_payloads=True), metadata=apart.metadata
     )
     letter = letters.dead_letters[0]
     assert (letter.task_id, letter.reason) == (task_id, admin.DEAD_LETTER_REASON_LEASE_LOST)
     assert (letter.input.data, letter.attempt) == (b"poison", 1)
-    answer = await client.admin.ReplayDeadLetters(
-        admin.ReplayDeadLettersRequest(task_ids=[task_id])
+    answer = await apart.admin.ReplayDeadLetters(
+        admin.ReplayDeadLettersRequest(task_ids=[task_id]), metadata=apart.metadata
     )
     assert answer.results[0].state == admin.DEAD_LETTER_STATE_REPLAYED
-    again = (await client.lease()).assignments[0]
+    again = (await apart.lease()).assignments[0]
     assert (again.task_id, again.attempt, again.delivery) == (task_id, 1, 3)
 
 
 async def test_get__dead_of_losses__tells_how_many(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    task_id = (await client.enqueue())[0]
-    lost_before(conn, task_id, 4)
-    await client.lease()
-    await lose(conn, task_id, lost_count=1)
-    assert await client.state(task_id) == "DEAD"
-    assert (await client.get(task_id)).task.lost_count == 5
+    task_id = (await apart.enqueue())[0]
+    lost_before(shared_conn, task_id, 4)
+    await apart.lease()
+    await lose(shared_conn, task_id, lost_count=1)
+    assert await apart.state(task_id) == "DEAD"
+    assert (await apart.get(task_id)).task.lost_count == 5
 
 
 async def test_assign__lost_twice__is_given_alone_to_an_empty_session(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    suspect = (await client.enqueue())[0]
-    await lose_until_suspect(client, conn, suspect)
-    await client.enqueue(count=6)
-    one = await RawWorker.open(client, slots=3)
+    suspect = (await apart.enqueue())[0]
+    await lose_until_suspect(apart, shared_conn, suspect)
+    await apart.enqueue(count=6)
+    one = await RawWorker.open(apart, slots=3)
     await one.tasks(1)
     order = []
     for _ in range(10):
@@ -154,14 +158,14 @@ async def test_assign__lost_twice__is_given_alone_to_an_empty_session(
 
 
 async def test_assign__suspect_and_busy_sessions__waits_for_an_empty_one(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    suspect = (await client.enqueue("rare"))[0]
-    await lose_until_suspect(client, conn, suspect, name="rare")
+    suspect = (await apart.enqueue("rare"))[0]
+    await lose_until_suspect(apart, shared_conn, suspect, name="rare")
     busy = []
     for _ in range(2):
-        await client.enqueue()
-        busy.append(await RawWorker.open(client))
+        await apart.enqueue()
+        busy.append(await RawWorker.open(apart))
         await busy[-1].tasks()
         await busy[-1].accept()
     await asyncio.gather(*(one.cut() for one in busy))
@@ -170,7 +174,7 @@ async def test_assign__suspect_and_busy_sessions__waits_for_an_empty_one(
     for one, items in zip(busy, held, strict=True):
         tokens = [item.lease_token for item in items]
         again.append(
-            await RawWorker.open(client, "work", "rare", slots=2, resume=one, holding=tokens)
+            await RawWorker.open(apart, "work", "rare", slots=2, resume=one, holding=tokens)
         )
     for one in again:
         await one.nothing_comes()
@@ -180,7 +184,7 @@ async def test_assign__suspect_and_busy_sessions__waits_for_an_empty_one(
     await second.tasks()
     assert [item.task_id for item in second.assigned] == [suspect]
     await second.accept()
-    await client.enqueue(count=2)
+    await apart.enqueue(count=2)
     # The first is no longer set aside, and the second gets nothing beside its suspect.
     await first.tasks(1, seconds=2.5)
     await first.accept()
@@ -194,26 +198,26 @@ async def test_assign__suspect_and_busy_sessions__waits_for_an_empty_one(
 
 
 async def test_lease__suspect_by_call__is_given_alone(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    suspect = (await client.enqueue())[0]
-    await lose_until_suspect(client, conn, suspect)
-    others = await client.enqueue(count=3)
+    suspect = (await apart.enqueue())[0]
+    await lose_until_suspect(apart, shared_conn, suspect)
+    others = await apart.enqueue(count=3)
     batches = []
     for _ in range(2):
-        leased = (await client.lease(count=10)).assignments
+        leased = (await apart.lease(count=10)).assignments
         batches.append({item.task_id for item in leased})
-        await client.report(*map(caller.completed, leased))
+        await apart.report(*map(caller.completed, leased))
     assert sorted(batches, key=len) == [{suspect}, set(others)]
 
 
 async def test_report__failed_after_losses__spends_its_first_attempt(
-    client: Caller, conn: psycopg.Connection
+    apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    task_id = (await client.enqueue())[0]
-    await client.lease()
-    await lose(conn, task_id, lost_count=1)
-    again = (await client.lease(wait_seconds=5)).assignments[0]
-    assert await client.report(caller.failed(again, retry_after=caller.seconds(0))) == ["RECORDED"]
-    third = (await client.lease(wait_seconds=5)).assignments[0]
+    task_id = (await apart.enqueue())[0]
+    await apart.lease()
+    await lose(shared_conn, task_id, lost_count=1)
+    again = (await apart.lease(wait_seconds=5)).assignments[0]
+    assert await apart.report(caller.failed(again, retry_after=caller.seconds(0))) == ["RECORDED"]
+    third = (await apart.lease(wait_seconds=5)).assignments[0]
     assert (third.attempt, third.delivery) == (2, 3)

@@ -9,7 +9,6 @@ from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

@@ -12,6 +12,8 @@ import pytest_asyncio
 from grpc import aio
 
 from tenure.v1 import admin_service_pb2 as admin
+from tenure.v1 import payload_pb2 as payload
+from tenure.v1 import policy_pb2 as policy
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
@@ -40,6 +42,8 @@ FIRST: dict[str, list[service.WorkRequest]] = {
     "empty": [OPEN(), service.WorkRequest()],
     "newer kind": [OPEN(), service.WorkRequest.FromString(NEWER_KIND)],
 }
+ODD_BACKOFF: Any = 42
+ODD_POLICY = policy.TaskPolicy(retry=policy.RetryPolicy(backoff=ODD_BACKOFF))
 FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "no worker": ({"worker": worker.WorkerIdentity()}, "open.worker.name"),
     "no handlers": ({"handlers": []}, "open.handlers"),
@@ -55,7 +59,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         "open.handlers[0].queue",
     ),
     "backoff": (
-        {"handlers": [worker.Handler(name="a", policy={"retry": {"backoff": 42}})]},
+        {"handlers": [worker.Handler(name="a", policy=ODD_POLICY)]},
         "open.handlers[0].policy.retry.backoff",
     ),
     "slots": ({"slots": worker.Slots(total=10_001)}, "open.slots.total"),
@@ -180,8 +184,8 @@ async def test_report__oversized_payload__is_refused_alone(shared: Caller) -> No
 
 
 async def test_enqueue__oversized_payload__is_refused_alone(shared: Caller) -> None:
-    good = tasks.NewTask(name="fits", input={"data": contract.TOO_LARGE[:-1]})
-    bad = tasks.NewTask(name="fits", input={"data": contract.TOO_LARGE})
+    good = tasks.NewTask(name="fits", input=payload.Payload(data=contract.TOO_LARGE[:-1]))
+    bad = tasks.NewTask(name="fits", input=payload.Payload(data=contract.TOO_LARGE))
     answer = await shared.task.EnqueueTasks(contract.enqueueing(good, bad, good))
     assert [result.WhichOneof("outcome") for result in answer.results] == ["task", "error", "task"]
 
@@ -189,7 +193,7 @@ async def test_enqueue__oversized_payload__is_refused_alone(shared: Caller) -> N
 async def test_send__message_above_16_mib__is_refused_and_the_server_stays_up(
     shared: Caller,
 ) -> None:
-    large = tasks.NewTask(name="huge", input={"data": contract.TOO_LARGE[:-1]})
+    large = tasks.NewTask(name="huge", input=payload.Payload(data=contract.TOO_LARGE[:-1]))
     with pytest.raises(aio.AioRpcError) as caught:
         await shared.task.EnqueueTasks(contract.enqueueing(*[large] * 9))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -209,10 +213,10 @@ async def test_send__undecodable_message__is_refused_and_the_server_stays_up(
     # Not protobuf, cut short, and a string that is no UTF-8.
     for body in (b"\xff" * 50, b"\x0a\x05ab", b"\x0a\x02\xc3\x28"):
         for method in ("EnqueueTasks", "GetTask"):
-            made = shared.channel.unary_unary(f"/tenure.v1.TaskService/{method}")
+            made: Any = shared.channel.unary_unary(f"/tenure.v1.TaskService/{method}")
             refusal = await refusals.refused(made(body))
             assert (refusal.reason, refusal.fields) == ("FIELD_INVALID", ("message",))
-        stream_made = shared.channel.stream_stream("/tenure.v1.WorkerService/Work")
+        stream_made: Any = shared.channel.stream_stream("/tenure.v1.WorkerService/Work")
         refusal = await refusals.refused(stream_made(iter([body])).read())
         assert (refusal.reason, refusal.fields) == ("FIELD_INVALID", ("message",))
     assert await shared.healthy()
@@ -220,8 +224,9 @@ async def test_send__undecodable_message__is_refused_and_the_server_stays_up(
 
 async def test_call__unknown_method__is_unimplemented(shared: Caller) -> None:
     for name in ("/tenure.v1.TaskService/Nothing", "/tenure.v9.TaskService/EnqueueTasks", "/x"):
+        unknown: Any = shared.channel.unary_unary(name)
         with pytest.raises(aio.AioRpcError) as caught:
-            await shared.channel.unary_unary(name)(b"")
+            await unknown(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -256,7 +261,7 @@ async def test_connect__random_bytes__harm_nobody(
     shared: Caller, shared_server: RunningServer
 ) -> None:
     host, _, port = shared_server.address.rpartition(":")
-    choose = random.Random(4)
+    choose = random.Random(4)  # noqa: S311 - guards nothing
     for number in range(60):
         _, writer = await asyncio.open_connection(host, int(port))
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if number % 2 else b""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest_asyncio
 
-from tenure.v1 import task_service_pb2 as tasks
+from tenure.v1 import worker_pb2 as worker
 from tests.eventually import eventually
 from tests.protocol import caller
 from tests.protocol.caller import Caller
@@ -24,7 +24,8 @@ def listeners(conn: psycopg.Connection) -> set[int]:
 
 
 def cut_listeners(conn: psycopg.Connection) -> None:
-    conn.execute(f"select pg_terminate_backend(pid) from ({_LISTENERS}) as l")
+    for pid in listeners(conn):
+        conn.execute("select pg_terminate_backend(%s)", [pid])
 
 
 @pytest_asyncio.fixture
@@ -120,10 +121,10 @@ async def test_cancel__worker_on_another_server__is_told(pair: tuple[Caller, Cal
     one = await RawWorker.open(there)
     item = (await one.tasks())[0]
     await one.accept()
-    await here.task.CancelTasks(tasks.CancelTasksRequest(task_ids=[task_id], reason="no more"))
+    await here.cancel(task_id, reason="no more")
     await one.until(lambda: bool(one.cancels), seconds=2)
     assert (one.cancels[0].task_id, one.cancels[0].reason) == (task_id, "no more")
-    result = caller.worker.Result(task_id=task_id, lease_token=item.lease_token)
+    result = worker.Result(task_id=task_id, lease_token=item.lease_token)
     result.cancelled.SetInParent()
     assert await one.report(result) == ["RECORDED"]
     assert await here.state(task_id) == "CANCELLED"
@@ -166,8 +167,8 @@ async def test_assign__workers_on_two_servers__hands_out_each_task_once(
             eventually, lambda: conn.execute(done).fetchone() == (True,), seconds=20
         )
     finally:
-        for one in working:
-            one.cancel()
+        for task in working:
+            task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
     given = [item.task_id for one in workers for item in one.assigned]
     assert sorted(given) == sorted(ids)

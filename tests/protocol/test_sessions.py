@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 import psycopg
+import pytest
 
-from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tests.fix_server import RunningServer
 from tests.protocol import caller
@@ -59,6 +59,7 @@ async def test_assign__accepted__stays_past_the_accept_timeout(brisk: Caller) ->
     await one.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_break__before_accept__is_handed_out_again_at_once(apart: Caller) -> None:
     task_id = (await apart.enqueue())[0]
     one = await RawWorker.open(apart)
@@ -91,17 +92,19 @@ async def test_break__wire_cut_before_accept__is_handed_out_again_at_once(
     await other.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_break__after_accept__keeps_the_lease_for_its_resume(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await apart.enqueue(count=3)
+    ids = await apart.enqueue(count=3)
     one = await RawWorker.open(apart, slots=2)
     await one.tasks(2)
     await one.accept()
     held = list(one.assigned)
     await one.cut()
     other = await RawWorker.open(apart, slots=0)
-    assert shared_conn.execute("select sum(remaining) from leases").fetchone() == (2,)
+    left = "select sum(remaining) from leases where task_ids && %s::uuid[]"
+    assert shared_conn.execute(left, [ids]).fetchone() == (2,)
     again = await RawWorker.open(
         apart, slots=2, resume=one, holding=[item.lease_token for item in held]
     )
@@ -111,11 +114,13 @@ async def test_break__after_accept__keeps_the_lease_for_its_resume(
     await again.nothing_comes()
     assert await again.report(*map(caller.completed, held)) == ["RECORDED", "RECORDED"]
     await again.tasks(1)
-    assert shared_conn.execute("select count(*) from deliveries where outcome = 'LOST'").fetchone() == (0,)
+    lost = "select count(*) from deliveries where outcome = 'LOST' and task_id = any(%s::uuid[])"
+    assert shared_conn.execute(lost, [ids]).fetchone() == (0,)
     await again.close()
     await other.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_resume__leases_not_named__are_handed_out_again_at_once(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
@@ -180,6 +185,7 @@ async def test_resume__not_accepted_before_on_another_server__keeps_the_lease(
     await old.cut()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_resume__same_server_while_the_old_stream_is_open__takes_it_over(
     apart: Caller,
 ) -> None:
@@ -193,6 +199,7 @@ async def test_resume__same_server_while_the_old_stream_is_open__takes_it_over(
     await new.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_resume__wrong_secret__opens_another_session_and_keeps_the_first(
     apart: Caller,
 ) -> None:
@@ -212,6 +219,7 @@ async def test_resume__wrong_secret__opens_another_session_and_keeps_the_first(
     await one.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_resume__unknown_session__opens_a_new_one(apart: Caller) -> None:
     lost = await RawWorker.open(apart)
     await lost.cut()
@@ -225,12 +233,13 @@ async def test_resume__unknown_session__opens_a_new_one(apart: Caller) -> None:
     await again.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_resume__secret_no_server_made__is_refused(apart: Caller) -> None:
     # A session that is gone is opened anew under the secret that came: it must not be weak.
     weak = RawWorker(apart)
     message = RawWorker.open_message()
     message.resume.session_id = "00000000-0000-7000-8000-000000000000"
-    message.resume.session_secret = "s"
+    message.resume.session_secret = "short"  # noqa: S105 - none of ours
     await weak.send(open=message)
     refusal = await weak.ended()
     assert refusal is not None
@@ -256,6 +265,7 @@ async def test_assign__worker_lets_it_lie__goes_to_others_until_it_speaks(
     await other.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_close__holding_tasks__releases_at_once_with_places_kept(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
@@ -272,6 +282,7 @@ async def test_close__holding_tasks__releases_at_once_with_places_kept(
     assert (await apart.get(ids[0])).task.lost_count == 0
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_close__another_stream_waits__is_handed_what_was_held_at_once(
     apart: Caller,
 ) -> None:
@@ -288,6 +299,7 @@ async def test_close__another_stream_waits__is_handed_what_was_held_at_once(
     await other.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_close__reports_in_flight__records_them(apart: Caller) -> None:
     ids = await apart.enqueue(count=20)
     one = await RawWorker.open(apart, slots=20)
@@ -296,10 +308,11 @@ async def test_close__reports_in_flight__records_them(apart: Caller) -> None:
         await one.send(report=stream.Report(report_id=number, results=[caller.completed(item)]))
     await one.close()
     assert len(one.acks) == 20
-    answer = await apart.task.AwaitTasks(tasks.AwaitTasksRequest(task_ids=ids))
+    answer = await apart.wait(*ids, wait_seconds=0)
     assert len(answer.results) == 20
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_close__resumed_afterwards__opens_a_new_session(apart: Caller) -> None:
     one = await RawWorker.open(apart)
     await one.close()
@@ -308,6 +321,7 @@ async def test_close__resumed_afterwards__opens_a_new_session(apart: Caller) -> 
     await again.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_end_of_requests__without_close__keeps_accepted_leases(apart: Caller) -> None:
     await apart.enqueue()
     one = await RawWorker.open(apart)

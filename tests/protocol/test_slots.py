@@ -11,12 +11,16 @@ from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def set_slots(total: int, by_queue: dict[str, int] | None = None) -> stream.SetSlots:
     return stream.SetSlots(slots=worker.Slots(total=total, by_queue=by_queue or {}))
+
+
+async def given(one: RawWorker) -> None:
+    """Waits until a worker holds something."""
+    await one.until(lambda: bool(one.out))
 
 
 async def drain(one: RawWorker, count: int, choose: random.Random) -> None:
@@ -35,7 +39,7 @@ async def test_assign__more_tasks_than_slots__never_exceeds_the_total(apart: Cal
     await apart.enqueue(count=60)
     one = await RawWorker.open(apart, slots=7)
     await one.tasks(7)
-    await drain(one, 60, random.Random(1))
+    await drain(one, 60, random.Random(1))  # noqa: S311 - guards nothing
     assert one.peak == 7
     assert len({item.task_id for item in one.assigned}) == len(one.assigned) == 60
     await one.close()
@@ -44,7 +48,7 @@ async def test_assign__more_tasks_than_slots__never_exceeds_the_total(apart: Cal
 async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound(
     apart: Caller,
 ) -> None:
-    choose = random.Random(2)
+    choose = random.Random(2)  # noqa: S311 - guards nothing
     for number in range(30):
         for queue in ("red", "green", "blue"):
             await apart.enqueue(
@@ -69,9 +73,7 @@ async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound
             done += len(some)
         if done < 90 and not any(one.out for one in workers):
             # Both wait: whichever is given something goes on.
-            waits = [
-                asyncio.create_task(one.until(lambda one=one: bool(one.out))) for one in workers
-            ]
+            waits = [asyncio.create_task(given(one)) for one in workers]
             _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in pending:
                 wait.cancel()
@@ -127,7 +129,7 @@ async def test_set_slots__lowered_below_what_is_out__takes_nothing_back(apart: C
 async def test_set_slots__changed_at_random__never_exceeds_what_was_granted(
     apart: Caller,
 ) -> None:
-    choose = random.Random(3)
+    choose = random.Random(3)  # noqa: S311 - guards nothing
     await apart.enqueue(count=80)
     one = await RawWorker.open(apart, slots=5)
     done, totals = 0, [5]

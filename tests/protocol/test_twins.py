@@ -9,8 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure.v1 import admin_service_pb2 as admin
-from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
@@ -44,11 +42,20 @@ ROWS = """
 """
 
 
+def _ready_count(conn: psycopg.Connection, ids: list[str]) -> int:
+    row = conn.execute(
+        "select count(*) from ready_tasks where task_id = any(%s::uuid[])", [ids]
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def rows(conn: psycopg.Connection, task_id: str) -> list[Any]:
     return conn.execute(ROWS, [task_id]).fetchall()
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+@pytest.mark.asyncio(loop_scope="module")
 async def test_report__by_stream_and_by_call__stores_the_same(
     apart: Caller, shared_conn: psycopg.Connection, outcome: Outcome
 ) -> None:
@@ -72,6 +79,7 @@ async def test_report__by_stream_and_by_call__stores_the_same(
     await one.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__by_stream_and_by_call__hands_out_the_same(apart: Caller) -> None:
     fields: dict[str, Any] = {
         "input": {"data": b"\x00in", "encoding": "binary", "schema": "s"},
@@ -103,20 +111,25 @@ async def test_lease__by_call__counts_as_accepted(brisk: Caller) -> None:
     await one.cut()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__by_call__writes_a_lease_of_full_duration(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await apart.enqueue()
+    ids = await apart.enqueue()
     await apart.lease()
-    row = shared_conn.execute("select extract(epoch from expires_at - granted_at) from leases").fetchone()
+    row = shared_conn.execute(
+        "select extract(epoch from expires_at - granted_at) from leases where task_ids @> %s::uuid[]",
+        [ids],
+    ).fetchone()
     assert row is not None
     assert float(row[0]) == pytest.approx(6, abs=0.1)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_renew__by_stream_and_by_call__gives_full_duration(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await apart.enqueue(count=2)
+    ids = await apart.enqueue(count=2)
     one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
@@ -126,12 +139,16 @@ async def test_renew__by_stream_and_by_call__gives_full_duration(
     answer = await apart.renew(called.lease_token, garbage, "no token")
     assert list(ack.lost_lease_tokens) == list(answer.lost_lease_tokens) == [garbage, "no token"]
     assert answer.lease_duration == one.opened.lease_duration
-    left = shared_conn.execute("select extract(epoch from expires_at - now()) from leases").fetchall()
+    left = shared_conn.execute(
+        "select extract(epoch from expires_at - now()) from leases where task_ids && %s::uuid[]",
+        [ids],
+    ).fetchall()
     assert len(left) == 2
     assert all(5 < float(row[0]) <= 6 for row in left)
     await one.cut()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_renew__started_tasks__shows_them_running(apart: Caller) -> None:
     streamed, called = await apart.enqueue(count=2)
     one = await RawWorker.open(apart)
@@ -145,22 +162,19 @@ async def test_renew__started_tasks__shows_them_running(apart: Caller) -> None:
     await one.beat(first.lease_token)
     request = service.RenewLeasesRequest(lease_tokens=[second.lease_token])
     request.started.add(task_id=second.task_id, lease_token=second.lease_token)
-    await apart.work.RenewLeases(request)
+    await apart.work.RenewLeases(request, metadata=apart.metadata)
     assert [await apart.state(streamed), await apart.state(called)] == ["RUNNING", "RUNNING"]
     await one.cut()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_renew__cancel_requested__tells_both_the_same(apart: Caller) -> None:
     streamed, called = await apart.enqueue(count=2)
     one = await RawWorker.open(apart)
     await one.tasks()
     await one.accept()
     leased = (await apart.lease()).assignments[0]
-    await apart.task.CancelTasks(
-        tasks.CancelTasksRequest(
-            task_ids=[streamed, called], reason="not wanted", grace_duration=caller.seconds(20)
-        )
-    )
+    await apart.cancel(streamed, called, reason="not wanted", grace_seconds=20)
     await one.until(lambda: bool(one.cancels))
     ack = await one.beat(one.token)
     answer = await apart.renew(leased.lease_token)
@@ -172,19 +186,18 @@ async def test_renew__cancel_requested__tells_both_the_same(apart: Caller) -> No
     await one.cut()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_renew__calls_of_two_namespaces_at_once__tells_each_its_own(
     apart: Caller,
 ) -> None:
-    await apart.admin.CreateNamespace(admin.CreateNamespaceRequest(name="other"))
+    await apart.create_namespace("other")
     other = Caller(apart.address, "other")
     mine = (await apart.enqueue())[0]
     theirs = (await other.enqueue())[0]
     my_token = (await apart.lease()).assignments[0].lease_token
     their_token = (await other.lease()).assignments[0].lease_token
-    await apart.task.CancelTasks(tasks.CancelTasksRequest(task_ids=[mine]))
-    await other.task.CancelTasks(
-        tasks.CancelTasksRequest(task_ids=[theirs]), metadata=other.metadata
-    )
+    await apart.cancel(mine)
+    await other.cancel(theirs)
     calls = [call for _ in range(60) for call in (apart.renew(my_token), other.renew(their_token))]
     answers = await asyncio.gather(*calls)
     told = [[cancel.task_id for cancel in answer.cancels] for answer in answers]
@@ -192,34 +205,35 @@ async def test_renew__calls_of_two_namespaces_at_once__tells_each_its_own(
     await other.close()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__request_id_repeated__answers_the_same_leases(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await apart.enqueue(count=5)
+    ids = await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
     first = await apart.lease(count=3, request_id=request_id)
     again = await apart.lease(count=3, request_id=request_id)
     assert len(first.assignments) == 3
     assert again == first
-    assert shared_conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
+    assert _ready_count(shared_conn, ids) == 2
     await apart.report(caller.completed(first.assignments[0]))
     later = await apart.lease(count=3, request_id=request_id)
     assert list(later.assignments) == list(first.assignments)[1:]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__request_id_repeated_at_once__answers_the_same_leases(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
-    await apart.enqueue(count=5)
+    ids = await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
-    answers = await asyncio.gather(
-        *(apart.lease(count=3, request_id=request_id) for _ in range(8))
-    )
+    answers = await asyncio.gather(*(apart.lease(count=3, request_id=request_id) for _ in range(8)))
     assert all(answer == answers[0] for answer in answers)
     assert len(answers[0].assignments) == 3
-    assert shared_conn.execute("select count(*) from ready_tasks").fetchone() == (2,)
+    assert _ready_count(shared_conn, ids) == 2
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__request_id_for_another_call__is_refused(apart: Caller) -> None:
     await apart.enqueue(count=5)
     request_id = str(uuid.uuid4())
@@ -229,6 +243,7 @@ async def test_lease__request_id_for_another_call__is_refused(apart: Caller) -> 
     assert refusal.metadata == {"request_id": request_id}
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__task_arrives_during_the_poll__returns_then(apart: Caller) -> None:
     began = time.monotonic()
     poll = asyncio.create_task(apart.lease(wait_seconds=20))
@@ -240,6 +255,7 @@ async def test_lease__task_arrives_during_the_poll__returns_then(apart: Caller) 
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_lease__nothing_arrives__returns_empty_when_the_time_is_over(apart: Caller) -> None:
     began = time.monotonic()
     answer = await apart.lease(wait_seconds=0.5)
@@ -247,6 +263,7 @@ async def test_lease__nothing_arrives__returns_empty_when_the_time_is_over(apart
     assert 0.5 <= time.monotonic() - began < 3
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_await__task_ends_during_the_call__returns_then(apart: Caller) -> None:
     task_id, other = await apart.enqueue(count=2)
     waiting = asyncio.create_task(apart.wait(other, task_id, wait_seconds=20))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from tenure_service.engine import limits
 from tenure_service.store import partitions
 from tenure_service.store.database import Database
+from tests.eventually import eventually
 
 IN_ANOTHER_PROCESS = """
 import sys
@@ -89,14 +91,25 @@ def test_ensure__reader_holds_the_parent__does_not_wait_for_it(
         assert len(partitions.ensure(opened)) == 2 * (limits.PARTITIONS_AHEAD + 2)
 
 
-def test_ensure__somebody_locks_the_parent__gives_up_and_makes_it_the_next_time(
-    opened: Database, conn: psycopg.Connection
+def test_ensure__somebody_locks_the_parent__steps_aside_and_makes_it_later(
+    opened: Database, database: str, conn: psycopg.Connection
 ) -> None:
-    with conn.transaction():
-        conn.execute("lock table deliveries in share update exclusive mode")
-        made = partitions.ensure(opened, ahead=0)
-        assert all(name.startswith("tasks_p") for name in made)
-    assert len(made) + len(partitions.ensure(opened, ahead=0)) == 4
+    def blocked() -> bool:
+        row = conn.execute(
+            "select from pg_stat_activity"
+            " where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0"
+        ).fetchone()
+        return row is not None
+
+    with psycopg.connect(database, options="-c search_path=tenure") as holder:
+        holder.execute("lock table deliveries in share update exclusive mode")
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(partitions.ensure, opened, ahead=0)
+            assert eventually(blocked), "it does not wait for the lock"
+            # It leaves the line by itself, so that writers behind it are not held up for long.
+            assert eventually(lambda: not blocked()), "it does not give up"
+            holder.commit()
+            assert len(made.result(20)) == 4
 
 
 def test_ahead_duration__all_made__is_at_least_the_promised_widths(opened: Database) -> None:
