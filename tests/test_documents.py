@@ -61,7 +61,7 @@ class Reader:
 
     def _run(self, step: documents.Command) -> None:
         done = subprocess.run(
-            ["bash", "-c", step.line],
+            ["/bin/bash", "-c", step.line],
             cwd=self.folder,
             env=self._environment(),
             capture_output=True,
@@ -83,7 +83,7 @@ class Reader:
         log = self.folder / f"log-{len(self._logs)}"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {line}"],
+                ["/bin/bash", "-c", f"exec {line}"],
                 cwd=self.folder,
                 env=self._environment(),
                 stdout=output,

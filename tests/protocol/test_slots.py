@@ -18,7 +18,7 @@ def set_slots(total: int, by_queue: dict[str, int] | None = None) -> stream.SetS
     return stream.SetSlots(slots=worker.Slots(total=total, by_queue=by_queue or {}))
 
 
-async def given(one: RawWorker) -> None:
+async def holding(one: RawWorker) -> None:
     """Waits until a worker holds something."""
     await one.until(lambda: bool(one.out))
 
@@ -73,7 +73,7 @@ async def test_assign__several_lanes_and_random_reports__never_exceeds_any_bound
             done += len(some)
         if done < 90 and not any(one.out for one in workers):
             # Both wait: whichever is given something goes on.
-            waits = [asyncio.create_task(given(one)) for one in workers]
+            waits = [asyncio.create_task(holding(one)) for one in workers]
             _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in pending:
                 wait.cancel()
