@@ -51,7 +51,9 @@ create sequence ready_seq as bigint cache 1;
 
 -- Only tasks that can run now: inserted when ready, deleted when leased, never updated. `rank` is
 -- the negated priority, so that one ascending index gives the order of hand-out. `attempt` and
--- `delivery` are the numbers that the next hand-out will have.
+-- `delivery` are the numbers that the next hand-out will have. A task with a total timeout carries
+-- its end, `total_by`, wherever it is live; `deadline_at` is when this row itself is due: at the
+-- earlier of that and its schedule_to_start timeout.
 create table ready_tasks (
     lane_id integer not null,
     seq bigint not null default nextval('ready_seq'),
@@ -62,9 +64,12 @@ create table ready_tasks (
     delivery integer not null default 1,
     lost_count smallint not null default 0,
     rank smallint not null default 0,
+    total_by timestamptz,
+    deadline_at timestamptz,
     constraint ready_tasks_pkey primary key (lane_id, rank, seq)
 ) partition by hash (lane_id);
 create index ready_tasks_task_idx on ready_tasks (task_id);
+create index ready_tasks_deadline_idx on ready_tasks (deadline_at) where deadline_at is not null;
 
 do $$
 begin
@@ -79,7 +84,8 @@ end
 $$;
 
 -- One row a batch of tasks, all of one lane, handed to one session. The arrays never change and
--- are stored out of line, so that a renewal or a decrement rewrites a narrow row.
+-- are stored out of line, so that a renewal or a decrement rewrites a narrow row. `deadline_at` is
+-- when the first timeout of a task in it may be due; `alerted` names those that were only told of.
 create table leases (
     lease_id uuid primary key default uuidv7(),
     session_id uuid not null,
@@ -96,9 +102,12 @@ create table leases (
     deliveries integer [] not null,
     ranks smallint [] not null,
     lost_counts smallint [] not null,
+    total_bys timestamptz [],
     started_task_ids uuid [],
     started_at timestamptz [],
     details jsonb,
+    deadline_at timestamptz,
+    alerted text [],
     constraint leases_remaining_positive check (remaining > 0)
 ) with (
     toast_tuple_target = 256, fillfactor = 50,
@@ -115,8 +124,11 @@ alter table leases
 create index leases_task_idx on leases using gin (task_ids);
 create index leases_expires_idx on leases (expires_at);
 create index leases_session_idx on leases (session_id);
+create index leases_deadline_idx on leases (deadline_at) where deadline_at is not null;
 
--- What is due when. Rows are deleted in the transaction that acts on them.
+-- What is due when. Rows are deleted in the transaction that acts on them. A timer never outlasts
+-- the total timeout of its task; `start_ms` is the schedule_to_start timeout that begins when it
+-- fires.
 create table timers (
     fire_at timestamptz not null,
     timer_id bigint generated always as identity,
@@ -129,6 +141,8 @@ create table timers (
     lost_count smallint not null,
     rank smallint not null,
     kind timer_kind not null,
+    total_by timestamptz,
+    start_ms bigint,
     constraint timers_pkey primary key (fire_at, timer_id)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
 create index timers_task_idx on timers (task_id);

@@ -129,9 +129,12 @@ CREATE TABLE tenure.leases (
     deliveries integer[] NOT NULL,
     ranks smallint[] NOT NULL,
     lost_counts smallint[] NOT NULL,
+    total_bys timestamp with time zone[],
     started_task_ids uuid[],
     started_at timestamp with time zone[],
     details jsonb,
+    deadline_at timestamp with time zone,
+    alerted text[],
     CONSTRAINT leases_remaining_positive CHECK ((remaining > 0))
 )
 WITH (toast_tuple_target='256', fillfactor='50', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
@@ -181,7 +184,9 @@ CREATE TABLE tenure.ready_tasks (
     attempt integer DEFAULT 1 NOT NULL,
     delivery integer DEFAULT 1 NOT NULL,
     lost_count smallint DEFAULT 0 NOT NULL,
-    rank smallint DEFAULT 0 NOT NULL
+    rank smallint DEFAULT 0 NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 PARTITION BY HASH (lane_id);
 
@@ -194,7 +199,9 @@ CREATE TABLE tenure.ready_tasks_p0 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -207,7 +214,9 @@ CREATE TABLE tenure.ready_tasks_p1 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -220,7 +229,9 @@ CREATE TABLE tenure.ready_tasks_p2 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -233,7 +244,9 @@ CREATE TABLE tenure.ready_tasks_p3 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -246,7 +259,9 @@ CREATE TABLE tenure.ready_tasks_p4 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -259,7 +274,9 @@ CREATE TABLE tenure.ready_tasks_p5 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -272,7 +289,9 @@ CREATE TABLE tenure.ready_tasks_p6 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -285,7 +304,9 @@ CREATE TABLE tenure.ready_tasks_p7 (
     attempt integer DEFAULT 1 CONSTRAINT ready_tasks_attempt_not_null NOT NULL,
     delivery integer DEFAULT 1 CONSTRAINT ready_tasks_delivery_not_null NOT NULL,
     lost_count smallint DEFAULT 0 CONSTRAINT ready_tasks_lost_count_not_null NOT NULL,
-    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL
+    rank smallint DEFAULT 0 CONSTRAINT ready_tasks_rank_not_null NOT NULL,
+    total_by timestamp with time zone,
+    deadline_at timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -374,7 +395,9 @@ CREATE TABLE tenure.timers (
     delivery integer NOT NULL,
     lost_count smallint NOT NULL,
     rank smallint NOT NULL,
-    kind tenure.timer_kind NOT NULL
+    kind tenure.timer_kind NOT NULL,
+    total_by timestamp with time zone,
+    start_ms bigint
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
 
@@ -510,27 +533,47 @@ CREATE INDEX deliveries_ended_otherwise_idx ON ONLY tenure.deliveries USING btre
 
 CREATE INDEX idempotency_keys_expires_idx ON tenure.idempotency_keys USING btree (expires_at);
 
+CREATE INDEX leases_deadline_idx ON tenure.leases USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX leases_expires_idx ON tenure.leases USING btree (expires_at);
 
 CREATE INDEX leases_session_idx ON tenure.leases USING btree (session_id);
 
 CREATE INDEX leases_task_idx ON tenure.leases USING gin (task_ids);
 
+CREATE INDEX ready_tasks_deadline_idx ON ONLY tenure.ready_tasks USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
+CREATE INDEX ready_tasks_p0_deadline_at_idx ON tenure.ready_tasks_p0 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX ready_tasks_task_idx ON ONLY tenure.ready_tasks USING btree (task_id);
 
 CREATE INDEX ready_tasks_p0_task_id_idx ON tenure.ready_tasks_p0 USING btree (task_id);
 
+CREATE INDEX ready_tasks_p1_deadline_at_idx ON tenure.ready_tasks_p1 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX ready_tasks_p1_task_id_idx ON tenure.ready_tasks_p1 USING btree (task_id);
+
+CREATE INDEX ready_tasks_p2_deadline_at_idx ON tenure.ready_tasks_p2 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX ready_tasks_p2_task_id_idx ON tenure.ready_tasks_p2 USING btree (task_id);
 
+CREATE INDEX ready_tasks_p3_deadline_at_idx ON tenure.ready_tasks_p3 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX ready_tasks_p3_task_id_idx ON tenure.ready_tasks_p3 USING btree (task_id);
+
+CREATE INDEX ready_tasks_p4_deadline_at_idx ON tenure.ready_tasks_p4 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX ready_tasks_p4_task_id_idx ON tenure.ready_tasks_p4 USING btree (task_id);
 
+CREATE INDEX ready_tasks_p5_deadline_at_idx ON tenure.ready_tasks_p5 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX ready_tasks_p5_task_id_idx ON tenure.ready_tasks_p5 USING btree (task_id);
 
+CREATE INDEX ready_tasks_p6_deadline_at_idx ON tenure.ready_tasks_p6 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+
 CREATE INDEX ready_tasks_p6_task_id_idx ON tenure.ready_tasks_p6 USING btree (task_id);
+
+CREATE INDEX ready_tasks_p7_deadline_at_idx ON tenure.ready_tasks_p7 USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX ready_tasks_p7_task_id_idx ON tenure.ready_tasks_p7 USING btree (task_id);
 
@@ -542,33 +585,49 @@ CREATE INDEX sessions_seen_idx ON tenure.sessions USING btree (seen_at);
 
 CREATE INDEX timers_task_idx ON tenure.timers USING btree (task_id);
 
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p0_deadline_at_idx;
+
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p0_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p0_task_id_idx;
+
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p1_deadline_at_idx;
 
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p1_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p1_task_id_idx;
 
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p2_deadline_at_idx;
+
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p2_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p2_task_id_idx;
+
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p3_deadline_at_idx;
 
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p3_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p3_task_id_idx;
 
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p4_deadline_at_idx;
+
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p4_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p4_task_id_idx;
+
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p5_deadline_at_idx;
 
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p5_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p5_task_id_idx;
 
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p6_deadline_at_idx;
+
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p6_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p6_task_id_idx;
+
+ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_p7_deadline_at_idx;
 
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p7_pkey;
 

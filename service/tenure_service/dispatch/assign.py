@@ -9,6 +9,7 @@ from tenure.v1 import worker_service_pb2 as service
 from tenure_service.dispatch.lanes import LaneHint
 from tenure_service.dispatch.session import Held
 from tenure_service.engine import limits, tokens
+from tenure_service.engine.policy import TimeoutKind
 from tenure_service.store.rows import LeasedTask
 from tenure_service.usecase.lease import Grant
 
@@ -50,6 +51,9 @@ def assignments(
             input=_payload(task),
             max_attempts=grant.policies[task.policy_id].max_attempts,
         )
+        limit_ms = grant.policies[task.policy_id].limit_ms(TimeoutKind.START_TO_CLOSE)
+        if limit_ms is not None:
+            message.start_to_close.FromMilliseconds(limit_ms)
         if task.traceparent:
             message.traceparent = task.traceparent
         details = grant.details.get(task.task_id)

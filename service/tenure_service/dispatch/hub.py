@@ -17,6 +17,7 @@ from tenure_service.engine import limits
 from tenure_service.engine.errors import TenureError
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Database
+from tenure_service.store.leases import Progress, Started
 from tenure_service.store.rows import TaskResultRow
 from tenure_service.usecase import enqueue, expire, lease, maintain, read, session
 from tenure_service.usecase.catalogue import Catalogue
@@ -54,7 +55,8 @@ def _presence(one: Session) -> session.Presence:
 @dataclass(frozen=True, slots=True)
 class _Renewal:
     tokens: Sequence[tuple[str, bytes]]
-    started: Sequence[tuple[str, str, float]]
+    started: Sequence[Started]
+    progress: Sequence[Progress]
 
 
 class Hub:
@@ -126,6 +128,8 @@ class Hub:
     def ended(self, ends: Ends) -> None:
         """Follows up on what a committed batch ended: slots, waiters, lanes, timers."""
         self.leaser.freed()
+        for task_id in ends.stopped:
+            self._end_handler(task_id)
         if ends.over:
             self.waiters.over(ends.over)
             self.wake.over(ends.over)
@@ -133,6 +137,13 @@ class Hub:
             self.on_timer(min(ends.timed_ms))
         if ends.ready_lanes:
             self.spawn(self.readied(ends.ready_lanes))
+
+    def _end_handler(self, task_id: str) -> None:
+        """Tells the worker whose hand-out the server itself ended; its report would come too late."""
+        for one in self.leaser.sessions.values():
+            if task_id in one.held:
+                one.send_cancel(task_id, "the server ended it: it timed out or was cancelled", 0)
+                one.drop(task_id)
 
     async def await_results(
         self, namespace_id: int, keys: Sequence[TaskKey], wait_seconds: float
@@ -198,17 +209,19 @@ class Hub:
         self,
         namespace_id: int,
         tokens: Sequence[tuple[str, bytes]],
-        started: Sequence[tuple[str, str, float]] = (),
+        started: Sequence[Started] = (),
+        progress: Sequence[Progress] = (),
     ) -> set[str]:
-        """Renews leases; gives the ids of those that live on."""
+        """Renews leases, notes starts and progress; gives the ids of the leases that live on."""
         return await self._renewals.submit(
-            namespace_id, _Renewal(tokens, started), count=len(tokens) + len(started)
+            namespace_id, _Renewal(tokens, started, progress), count=len(tokens) + len(started)
         )
 
     def _flush_renewals(self, batch: Sequence[_Renewal]) -> list[set[str]]:
         tokens = [token for renewal in batch for token in renewal.tokens]
         started = [one for renewal in batch for one in renewal.started]
-        alive = lease.renew(self.database, tokens, started, self.durations.lease_ms)
+        progress = [one for renewal in batch for one in renewal.progress]
+        alive = lease.renew(self.database, tokens, started, self.durations.lease_ms, progress)
         # Each caller is told of its own leases only: a batch holds those of many tenants.
         return [alive.intersection(lease_id for lease_id, _ in one.tokens) for one in batch]
 

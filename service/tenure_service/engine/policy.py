@@ -22,6 +22,31 @@ class Backoff(StrEnum):
     EXPONENTIAL = "EXPONENTIAL"
 
 
+class TimeoutKind(StrEnum):
+    """What a timeout limits; the names of the fields of both policies."""
+
+    SCHEDULE_TO_START = "schedule_to_start"
+    START_TO_CLOSE = "start_to_close"
+    HEARTBEAT = "heartbeat"
+    TOTAL = "total"
+
+
+class TimeoutAction(StrEnum):
+    """What a timeout does."""
+
+    RETRY = "RETRY"
+    TIME_OUT = "TIME_OUT"
+    ALERT_ONLY = "ALERT_ONLY"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """One limit; None for `after_ms` means that there is none, whatever other sources say."""
+
+    after_ms: int | None
+    action: TimeoutAction = TimeoutAction.RETRY
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialPolicy:
     """What one source says; None means that it says nothing."""
@@ -33,6 +58,10 @@ class PartialPolicy:
     max_delay_ms: int | None = None
     jitter: float | None = None
     non_retryable_types: tuple[str, ...] | None = None
+    schedule_to_start: Timeout | None = None
+    start_to_close: Timeout | None = None
+    heartbeat: Timeout | None = None
+    total: Timeout | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Gives what is said, without what is not."""
@@ -55,6 +84,20 @@ class Policy:
     max_delay_ms: int = int(limits.MAX_DELAY_DEFAULT.total_seconds() * 1000)
     jitter: float = limits.JITTER_DEFAULT
     non_retryable_types: tuple[str, ...] = ()
+    schedule_to_start: Timeout | None = None
+    start_to_close: Timeout | None = None
+    heartbeat: Timeout | None = None
+    total: Timeout | None = None
+
+    def timeout(self, kind: TimeoutKind) -> Timeout | None:
+        """Gives a limit that is in force; None if there is none."""
+        found: Timeout | None = getattr(self, kind)
+        return found if found is not None and found.after_ms is not None else None
+
+    def limit_ms(self, kind: TimeoutKind) -> int | None:
+        """Gives the milliseconds of a limit; None if there is none."""
+        found = self.timeout(kind)
+        return None if found is None else found.after_ms
 
     def to_json(self) -> dict[str, Any]:
         """Gives the body that is stored."""
@@ -87,4 +130,8 @@ def _typed(body: Mapping[str, Any]) -> dict[str, Any]:
         typed["backoff"] = Backoff(typed["backoff"])
     if typed.get("non_retryable_types") is not None:
         typed["non_retryable_types"] = tuple(typed["non_retryable_types"])
+    for kind in TimeoutKind:
+        said = typed.get(kind)
+        if said is not None:
+            typed[kind] = Timeout(said["after_ms"], TimeoutAction(said["action"]))
     return typed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tenure_service.engine import limits
-from tenure_service.engine.policy import Backoff, Policy
+from tenure_service.engine.policy import Backoff, Policy, TimeoutAction, TimeoutKind
 
 
 class DeadReason(StrEnum):
@@ -24,6 +24,11 @@ class Retry:
     """The task is attempted again after `delay_ms`; 0 means at once."""
 
     delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The task is over: a timeout ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,23 @@ def after_failure(
         return Dead(DeadReason.ATTEMPTS_EXHAUSTED)
     if retry_after_ms is not None:
         return Retry(retry_after_ms)
+    return Retry(backoff_ms(policy, attempt, share))
+
+
+def after_timeout(
+    policy: Policy, kind: TimeoutKind, *, attempt: int, share: float
+) -> Retry | Dead | TimedOut:
+    """Decides after a timeout whose action is not to alert only; the attempt is spent.
+
+    Nothing can follow on the total timeout. After the others the policy decides, unless the action
+    says that the task is over.
+    """
+    found = policy.timeout(kind)
+    over = found is not None and found.action is TimeoutAction.TIME_OUT
+    if over or kind is TimeoutKind.TOTAL:
+        return TimedOut()
+    if attempt >= policy.max_attempts:
+        return Dead(DeadReason.ATTEMPTS_EXHAUSTED)
     return Retry(backoff_ms(policy, attempt, share))
 
 

@@ -43,8 +43,14 @@ class DeadLetterState(StrEnum):
     DISCARDED = "DISCARDED"
 
 
-def final_state(outcome: str) -> TaskState:
-    """Names the state of a task whose final delivery had this outcome."""
+def final_state(outcome: str, *, dead: bool) -> TaskState:
+    """Names the state of a task whose final delivery had this outcome.
+
+    `dead` says whether the task went to the dead letters with it: a timeout that spends the last
+    attempt does, one that says that the task is over does not.
+    """
+    if dead:
+        return TaskState.DEAD
     if outcome == Outcome.DONE:
         return TaskState.COMPLETED
     if outcome == Outcome.CANCELLED:

@@ -12,7 +12,7 @@ from tenure_service.dispatch.hub import Hub
 from tenure_service.loops.supervisor import Health
 from tenure_service.store.leases import RANK_MIN
 from tenure_service.store.rows import Due
-from tenure_service.usecase import cancel, expire, maintain
+from tenure_service.usecase import cancel, expire, maintain, timeouts
 
 _POLL_SECONDS = 1.0
 _TOUCH_SECONDS = 5.0
@@ -69,6 +69,10 @@ class DueLoop:
                 hub.ended(ends)
                 again = True
         if due.timer_due_ms is not None and due.timer_due_ms <= 0:
+            overdue = await asyncio.to_thread(timeouts.sweep, hub.database, hub.catalogue)
+            if overdue is not None:
+                hub.ended(overdue)
+                again = True
             fired = await asyncio.to_thread(expire.fire_timers, hub.database)
             if fired:
                 ranks: dict[int, int] = {}
@@ -80,6 +84,11 @@ class DueLoop:
             ended = await asyncio.to_thread(cancel.end_overdue, hub.database, hub.catalogue)
             if ended is not None:
                 hub.ended(ended)
+        if due.timeout_due:
+            overdue = await asyncio.to_thread(timeouts.sweep, hub.database, hub.catalogue)
+            if overdue is not None:
+                hub.ended(overdue)
+                again = True
         if due.cancel_requested:
             await hub.tell_cancels()
         if due.ready_lane_ids:

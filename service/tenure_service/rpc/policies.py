@@ -1,11 +1,19 @@
 """Task policies between the wire and the engine."""
 
+import dataclasses
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from tenure.v1 import policy_pb2 as policy
 from tenure_service.engine import limits
-from tenure_service.engine.policy import Backoff, PartialPolicy, Policy
+from tenure_service.engine.policy import (
+    Backoff,
+    PartialPolicy,
+    Policy,
+    Timeout,
+    TimeoutAction,
+    TimeoutKind,
+)
 from tenure_service.rpc.check import Check
 
 _BACKOFFS = {
@@ -14,21 +22,24 @@ _BACKOFFS = {
     policy.BACKOFF_KIND_EXPONENTIAL: Backoff.EXPONENTIAL,
 }
 _KINDS = {backoff: kind for kind, backoff in _BACKOFFS.items()}
-_TIMEOUTS: Final = ("schedule_to_start", "start_to_close", "heartbeat", "total")
+_ACTIONS: Final = {
+    policy.TIMEOUT_ACTION_UNSPECIFIED: TimeoutAction.RETRY,
+    policy.TIMEOUT_ACTION_RETRY: TimeoutAction.RETRY,
+    policy.TIMEOUT_ACTION_TIME_OUT_WF: TimeoutAction.TIME_OUT,
+    policy.TIMEOUT_ACTION_ALERT_ONLY: TimeoutAction.ALERT_ONLY,
+}
+_ACTION_KINDS: Final = {
+    TimeoutAction.RETRY: policy.TIMEOUT_ACTION_RETRY,
+    TimeoutAction.TIME_OUT: policy.TIMEOUT_ACTION_TIME_OUT_WF,
+    TimeoutAction.ALERT_ONLY: policy.TIMEOUT_ACTION_ALERT_ONLY,
+}
 
 
 def read(check: Check, path: str, message: policy.TaskPolicy) -> PartialPolicy | None:
     """Reads what one source says; None if it says nothing."""
-    for name in _TIMEOUTS:
-        if message.timeouts.HasField(name):
-            after = getattr(message.timeouts, name).after
-            if after.seconds or after.nanos:
-                check.wrong(
-                    f"{path}.timeouts.{name}",
-                    "is not supported by this version of the server, which would not act on it",
-                )
+    said_timeouts = _timeouts(check, f"{path}.timeouts", message.timeouts)
     if not message.HasField("retry"):
-        return None
+        return dataclasses.replace(PartialPolicy(), **said_timeouts) if said_timeouts else None
     retry = message.retry
     prefix = f"{path}.retry"
     backoff = None
@@ -36,7 +47,7 @@ def read(check: Check, path: str, message: policy.TaskPolicy) -> PartialPolicy |
         backoff = _BACKOFFS.get(retry.backoff)
         if backoff is None:
             check.wrong(f"{prefix}.backoff", f"is {retry.backoff}, which this server does not know")
-    return PartialPolicy(
+    said = PartialPolicy(
         max_attempts=check.number(
             f"{prefix}.max_attempts", retry.max_attempts, 1, limits.MAX_ATTEMPTS_MAX
         )
@@ -61,6 +72,24 @@ def read(check: Check, path: str, message: policy.TaskPolicy) -> PartialPolicy |
         else None,
         non_retryable_types=_types(check, prefix, retry),
     )
+    return dataclasses.replace(said, **said_timeouts)
+
+
+def _timeouts(check: Check, path: str, message: policy.TimeoutPolicy) -> dict[str, Any]:
+    """Reads the limits that are said; one of 0 says that there is none."""
+    said: dict[str, Any] = {}
+    for kind in TimeoutKind:
+        if not message.HasField(kind.value):
+            continue
+        timeout: policy.Timeout = getattr(message, kind)
+        field = f"{path}.{kind}"
+        after_ms = check.duration_ms(f"{field}.after", timeout.after, high=limits.RETRY_DELAY_MAX)
+        action = _ACTIONS.get(timeout.action)
+        if action is None:
+            check.wrong(f"{field}.action", f"is {timeout.action}, which this server does not know")
+        else:
+            said[kind] = Timeout(after_ms or None, action)
+    return said
 
 
 def _types(check: Check, prefix: str, retry: policy.RetryPolicy) -> tuple[str, ...] | None:
@@ -100,6 +129,13 @@ def write_partial(partial: PartialPolicy) -> policy.TaskPolicy:
     if partial.jitter is not None:
         retry.jitter = partial.jitter
     retry.non_retryable_types.extend(partial.non_retryable_types or ())
+    for kind in TimeoutKind:
+        timeout: Timeout | None = getattr(partial, kind)
+        if timeout is not None:
+            limit: policy.Timeout = getattr(message.timeouts, kind)
+            limit.action = _ACTION_KINDS[timeout.action]
+            if timeout.after_ms is not None:
+                limit.after.FromMilliseconds(timeout.after_ms)
     return message
 
 

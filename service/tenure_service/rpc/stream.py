@@ -6,6 +6,7 @@ the leases stay; only what was never accepted is taken back, and Close gives bac
 """
 
 import asyncio
+import base64
 import contextlib
 import logging
 import re
@@ -22,6 +23,7 @@ from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shut
 from tenure_service.rpc import decoding, errors, policies
 from tenure_service.rpc.call import Calls, Context
 from tenure_service.rpc.check import Check
+from tenure_service.store.leases import Progress, Started
 from tenure_service.usecase import session as sessions
 from tenure_service.usecase.end import Recorded
 
@@ -277,7 +279,11 @@ class WorkStream:
                 check = Check("heartbeat.")
                 found = read_tokens(check, "lease_tokens", request.heartbeat.lease_tokens)
                 check.done()
-                await self._later(self._heartbeat(session, request.heartbeat.heartbeat_id, found))
+                said = read_progress(check, request.heartbeat.progress)
+                check.done()
+                await self._later(
+                    self._heartbeat(session, request.heartbeat.heartbeat_id, found, said)
+                )
             elif kind == "started":
                 await self._later(self._started(request.started))
             elif kind == "set_slots":
@@ -350,12 +356,18 @@ class WorkStream:
         session.send(service.WorkResponse(report_ack=ack))
 
     async def _heartbeat(
-        self, session: Session, heartbeat_id: int, found: Sequence[tuple[str, tuple[str, bytes]]]
+        self,
+        session: Session,
+        heartbeat_id: int,
+        found: Sequence[tuple[str, tuple[str, bytes]]],
+        said: Sequence[Progress],
     ) -> None:
         ack = stream.HeartbeatAck(heartbeat_id=heartbeat_id)
         alive: set[str] = set()
-        if found:
-            alive = await self._hub.renew(self._namespace_id, [token for _, token in found])
+        if found or said:
+            alive = await self._hub.renew(
+                self._namespace_id, [token for _, token in found], progress=said
+            )
         lost = {token[0] for _, token in found if token[0] not in alive}
         session.drop_leases(lost)
         ack.lost_lease_tokens.extend(text for text, token in found if token[0] in lost)
@@ -377,8 +389,27 @@ def read_tokens(
     return [(text, tokens.lease_token_parse(text) or unknown) for text in texts]
 
 
-def read_started(found: Sequence[stream.StartedTask]) -> list[tuple[str, str, float]]:
-    """Reads started handlers, as (lease id, task id, milliseconds since)."""
+def read_progress(check: Check, found: Sequence[stream.TaskProgress]) -> list[Progress]:
+    """Reads what running handlers say of themselves; what names no lease of ours is passed over."""
+    check.count("progress", found, limits.RENEW_COUNT_MAX, low=0)
+    said = []
+    for place, one in enumerate(found):
+        if len(one.details.data) > limits.DETAILS_BYTES_MAX:
+            check.wrong(f"progress[{place}].details", f"has more than {limits.DETAILS_BYTES_MAX} B")
+        token = tokens.lease_token_parse(one.lease_token)
+        key = tokens.task_id_parse(one.task_id)
+        if token is not None and key is not None:
+            details = {
+                "data": base64.b64encode(one.details.data).decode(),
+                "encoding": one.details.encoding or None,
+                "schema": one.details.schema or None,
+            }
+            said.append(Progress(token[0], token[1], key.task_id, details))
+    return said
+
+
+def read_started(found: Sequence[stream.StartedTask]) -> list[Started]:
+    """Reads started handlers; what names no lease of ours is passed over."""
     started = []
     for one in found:
         token = tokens.lease_token_parse(one.lease_token)
@@ -386,5 +417,5 @@ def read_started(found: Sequence[stream.StartedTask]) -> list[tuple[str, str, fl
         if token is not None and key is not None:
             # Longer than the longest limit is as good as nothing said.
             run_ms = min(max(one.run_duration.ToNanoseconds() / 1e6, 0.0), _RUN_MS_MAX)
-            started.append((token[0], key.task_id, run_ms))
+            started.append(Started(token[0], token[1], key.task_id, run_ms))
     return started

@@ -83,7 +83,7 @@ def delivery_message(row: rows.DeliveryRow) -> task.Delivery:
 
 def result_message(row: rows.TaskResultRow) -> task.TaskResult:
     """Gives how a task was over."""
-    over = states.final_state(row.outcome or "")
+    over = states.final_state(row.outcome or "", dead=row.dead)
     message = task.TaskResult(
         task_id=tokens.task_id_text(row.run_id, row.task_id),
         state=state(over),

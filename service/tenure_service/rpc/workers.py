@@ -135,12 +135,14 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         check = Check()
         check.count("lease_tokens", request.lease_tokens, limits.RENEW_COUNT_MAX)
         found = stream.read_tokens(check, "lease_tokens", request.lease_tokens)
+        said = stream.read_progress(check, request.progress)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
         alive = await self._hub.renew(
             namespace_id,
             [token for _, token in found],
             stream.read_started(request.started),
+            said,
         )
         response = service.RenewLeasesResponse(
             lost_lease_tokens=[text for text, token in found if token[0] not in alive]

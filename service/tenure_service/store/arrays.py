@@ -8,6 +8,7 @@ then length and data of each element).
 
 import struct
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from psycopg import Connection
 from psycopg.adapt import Dumper
@@ -70,6 +71,11 @@ def numbers(values: Iterable[float]) -> str:
 def numbers_or_null(values: Iterable[float | None]) -> str:
     """Writes an array literal of numbers, some of them null."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def instants_or_null(values: Iterable[datetime | None]) -> str:
+    """Writes an array literal of instants, some of them null."""
+    return "{" + ",".join(["NULL" if at is None else f'"{at.isoformat()}"' for at in values]) + "}"
 
 
 def words(values: Iterable[str]) -> str:

@@ -45,6 +45,8 @@ class PutBack:
     lost_count: int
     seq: int | None = None
     delay_ms: int = 0
+    total_by: datetime | None = None
+    start_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ def put_back(conn: Conn, tasks: Sequence[PutBack], *, now: datetime | None = Non
     if ready:
         parameters = _put_back_parameters(ready)
         parameters["seqs"] = arrays.numbers_or_null([task.seq for task in ready])
-        statements.execute(conn, "ready_insert", parameters)
+        statements.execute(conn, "ready_insert", parameters | {"now": now})
     if timed:
         parameters = _put_back_parameters(timed)
         parameters["namespace_ids"] = arrays.numbers([task.namespace_id for task in timed])
@@ -141,6 +143,8 @@ def _put_back_parameters(tasks: Sequence[PutBack]) -> dict[str, object]:
         "attempts": arrays.numbers([task.attempt for task in tasks]),
         "deliveries": arrays.numbers([task.delivery for task in tasks]),
         "lost_counts": arrays.numbers([task.lost_count for task in tasks]),
+        "total_bys": arrays.instants_or_null([task.total_by for task in tasks]),
+        "starts_ms": arrays.numbers_or_null([task.start_ms for task in tasks]),
     }
 
 

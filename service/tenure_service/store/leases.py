@@ -7,6 +7,7 @@ from datetime import datetime
 
 from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
+from tenure_service.store.jsonb import jsonb_text
 
 RANK_MIN = -32768
 RANK_MAX = 32767
@@ -86,11 +87,12 @@ def complete(conn: Conn, completions: Sequence[Completion]) -> int:
     return row.delivery_count
 
 
-def lock(conn: Conn, lease_ids: Sequence[str]) -> list[rows.LeaseRow]:
+def lock(
+    conn: Conn, lease_ids: Sequence[str], *, now: datetime | None = None
+) -> list[rows.LeaseRow]:
     """Locks leases by id; one that is gone has no row."""
-    return statements.many(
-        conn, "lease_lock", rows.LeaseRow, {"lease_ids": arrays.uuids(lease_ids)}
-    )
+    parameters = {"lease_ids": arrays.uuids(lease_ids), "now": now}
+    return statements.many(conn, "lease_lock", rows.LeaseRow, parameters)
 
 
 def lock_expired(
@@ -101,11 +103,23 @@ def lock_expired(
     return statements.many(conn, "lease_lock_expired", rows.LeaseRow, parameters)
 
 
+def lock_overdue(
+    conn: Conn, lease_count_max: int, *, now: datetime | None = None
+) -> list[rows.LeaseRow]:
+    """Locks leases in which a timeout may be due and that nobody acts on."""
+    parameters = {"lease_count_max": lease_count_max, "now": now}
+    return statements.many(conn, "lease_lock_overdue", rows.LeaseRow, parameters)
+
+
 def lock_session(
     conn: Conn, session_id: str, *, kept_lease_ids: Sequence[str] = ()
 ) -> list[rows.LeaseRow]:
     """Locks the leases of a session, without those that are kept."""
-    parameters = {"session_id": session_id, "kept_lease_ids": arrays.uuids(kept_lease_ids)}
+    parameters = {
+        "session_id": session_id,
+        "kept_lease_ids": arrays.uuids(kept_lease_ids),
+        "now": None,
+    }
     return statements.many(conn, "lease_lock_session", rows.LeaseRow, parameters)
 
 
@@ -136,14 +150,65 @@ def renew(conn: Conn, tokens: Sequence[tuple[str, bytes]], lease_ms: int) -> set
     return {row.lease_id for row in found}
 
 
-def start(conn: Conn, started: Sequence[tuple[str, str, float]]) -> None:
-    """Notes started handlers, as (lease id, task id, milliseconds since)."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A handler that has started, `run_ms` milliseconds ago, under this lease and its secret."""
+
+    lease_id: str
+    secret: bytes
+    task_id: str
+    run_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a running handler says of itself: {data (base64), encoding, schema}."""
+
+    lease_id: str
+    secret: bytes
+    task_id: str
+    details: rows.Json
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a lease is to be looked at next, and what was told of its timeouts."""
+
+    lease_id: str
+    deadline_at: datetime | None
+    alerted: Sequence[str]
+
+
+def start(conn: Conn, started: Sequence[Started]) -> None:
+    """Notes started handlers; what no lease of that secret holds is passed over."""
     parameters = {
-        "lease_ids": arrays.uuids(lease_id for lease_id, _, _ in started),
-        "task_ids": arrays.uuids(task_id for _, task_id, _ in started),
-        "run_ms": arrays.numbers(run_ms for _, _, run_ms in started),
+        "lease_ids": arrays.uuids(one.lease_id for one in started),
+        "secrets": arrays.BytesArray([one.secret for one in started]),
+        "task_ids": arrays.uuids(one.task_id for one in started),
+        "run_ms": arrays.numbers(one.run_ms for one in started),
     }
     statements.execute(conn, "lease_start", parameters)
+
+
+def progress(conn: Conn, said: Sequence[Progress]) -> None:
+    """Keeps what running handlers say of themselves."""
+    parameters = {
+        "lease_ids": arrays.uuids(one.lease_id for one in said),
+        "secrets": arrays.BytesArray([one.secret for one in said]),
+        "task_ids": arrays.uuids(one.task_id for one in said),
+        "details": [jsonb_text(one.details) for one in said],
+    }
+    statements.execute(conn, "lease_progress", parameters)
+
+
+def set_deadlines(conn: Conn, deadlines: Sequence[Deadline]) -> None:
+    """Notes when locked leases are to be looked at next."""
+    parameters = {
+        "lease_ids": arrays.uuids(one.lease_id for one in deadlines),
+        "deadlines_at": arrays.instants_or_null(one.deadline_at for one in deadlines),
+        "alerted": [" ".join(one.alerted) or None for one in deadlines],
+    }
+    statements.execute(conn, "lease_set_deadline", parameters)
 
 
 def outstanding(conn: Conn, lease_ids: Sequence[str]) -> list[rows.OutstandingTask]:

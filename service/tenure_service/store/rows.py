@@ -110,6 +110,12 @@ class LeaseRow:
     deliveries: list[int]
     ranks: list[int]
     lost_counts: list[int]
+    total_bys: list[datetime | None] | None
+    started_task_ids: list[str] | None
+    started_at: list[datetime] | None
+    details: Json | None
+    alerted: list[str] | None
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +196,23 @@ class WaitingTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingOverdue:
+    """A waiting task that was taken because a timeout is due; numbers of its next hand-out."""
+
+    run_id: str
+    task_id: str
+    namespace_id: int
+    lane_id: int
+    rank: int
+    seq: int | None
+    attempt: int
+    delivery: int
+    lost_count: int
+    total_by: datetime | None
+    total_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """A task that became ready."""
 
@@ -205,6 +228,7 @@ class Due:
     timer_due_ms: int | None
     cancel_overdue: bool
     cancel_requested: bool
+    timeout_due: bool
     ready_lane_ids: list[int]
 
 
@@ -300,6 +324,7 @@ class TaskResultRow:
     run_id: str
     task_id: str
     outcome: str | None
+    dead: bool
     attempt: int | None
     output: bytes | None
     output_encoding: str | None

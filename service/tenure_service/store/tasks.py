@@ -25,6 +25,8 @@ class NewTask:
     key: str | None
     traceparent: str | None
     delay_ms: int | None
+    start_ms: int | None = None
+    total_ms: int | None = None
 
 
 def make_ids(conn: Conn, id_count: int) -> list[str]:
@@ -48,6 +50,8 @@ def insert(
         "keys": arrays.texts([clean(task.key) if task.key else None for task in tasks]),
         "traceparents": arrays.texts([task.traceparent for task in tasks]),
         "delays_ms": arrays.numbers_or_null([task.delay_ms for task in tasks]),
+        "starts_ms": arrays.numbers_or_null([task.start_ms for task in tasks]),
+        "totals_ms": arrays.numbers_or_null([task.total_ms for task in tasks]),
         "now": now,
     }
     statements.execute(conn, "task_insert", parameters)

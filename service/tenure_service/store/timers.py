@@ -13,6 +13,14 @@ def fire(conn: Conn, timer_count_max: int, *, now: datetime | None = None) -> li
     return statements.many(conn, "timer_fire", rows.TimerFired, parameters)
 
 
+def take_overdue(
+    conn: Conn, task_count_max: int, *, now: datetime | None = None
+) -> list[rows.WaitingOverdue]:
+    """Takes waiting tasks whose timeout is due from where they wait."""
+    parameters = {"task_count_max": task_count_max, "now": now}
+    return statements.many(conn, "waiting_take_overdue", rows.WaitingOverdue, parameters)
+
+
 def due(
     conn: Conn, served: Sequence[tuple[int, str, str]], *, now: datetime | None = None
 ) -> rows.Due:

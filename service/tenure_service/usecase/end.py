@@ -11,6 +11,7 @@ what was inserted doubles the follow-up of a duplicate; looking and locking in o
 what a concurrent transaction committed meanwhile. Holds INV-07, INV-11, INV-13.
 """
 
+import base64
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tenure_service.engine import limits, retry
-from tenure_service.engine.policy import Policy
+from tenure_service.engine.policy import Policy, TimeoutKind
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import cancels, deliveries, leases, rows
@@ -51,6 +52,7 @@ class Ending:
     output_schema: str | None = None
     failure: rows.Json | None = None
     delay_ms: int = 0
+    timeout: TimeoutKind | None = None
 
 
 class Recorded(StrEnum):
@@ -67,6 +69,8 @@ class Ends:
 
     recorded: list[Recorded]
     over: list[str] = field(default_factory=list)
+    #: Hand-outs that the server itself ended, whose workers are to be told.
+    stopped: list[str] = field(default_factory=list)
     ready_lanes: dict[int, int] = field(default_factory=dict)
     timed_ms: list[int] = field(default_factory=list)
 
@@ -203,17 +207,19 @@ def _decide(
     if policy is None:
         raise AssertionError(f"task {ending.key.task_id} has a lease but no row")
     if ending.outcome is Outcome.RELEASED:
-        back = _back(held, seq=held.lease.seqs[held.at])
+        back = _back(held, policy, seq=held.lease.seqs[held.at])
         return _Plan(held, _delivery(held, Outcome.RELEASED, final=False), back, None)
     if ending.outcome is Outcome.RESCHEDULED:
-        back = _back(held, delay_ms=ending.delay_ms)
+        back = _back(held, policy, delay_ms=ending.delay_ms)
         return _Plan(held, _delivery(held, Outcome.RESCHEDULED, final=False), back, None)
     if ending.outcome is Outcome.LOST:
-        return _lost(conn, catalogue, held)
+        return _lost(conn, catalogue, held, policy)
+    if ending.outcome is Outcome.TIMED_OUT:
+        return _timed_out(held, policy)
     return _failed(held, policy)
 
 
-def _lost(conn: Conn, catalogue: Catalogue, held: _Held) -> _Plan:
+def _lost(conn: Conn, catalogue: Catalogue, held: _Held, policy: Policy) -> _Plan:
     lost_count = held.lease.lost_counts[held.at] + 1
     verdict = retry.after_loss(lost_count)
     if isinstance(verdict, retry.Dead):
@@ -221,7 +227,7 @@ def _lost(conn: Conn, catalogue: Catalogue, held: _Held) -> _Plan:
     lane_id = held.lease.lane_id
     if lost_count >= limits.SUSPECT_LOST:
         lane_id = catalogue.suspect_lane_id(lane_id, conn)
-    back = _back(held, lane_id=lane_id, lost_count=lost_count, delay_ms=verdict.delay_ms)
+    back = _back(held, policy, lane_id=lane_id, lost_count=lost_count, delay_ms=verdict.delay_ms)
     return _Plan(held, _delivery(held, Outcome.LOST, final=False), back, None)
 
 
@@ -237,8 +243,25 @@ def _failed(held: _Held, policy: Policy) -> _Plan:
     )
     if isinstance(verdict, retry.Dead):
         return _dead(held, Outcome.FAILED, verdict)
-    back = _back(held, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
+    back = _back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
     return _Plan(held, _delivery(held, Outcome.FAILED, final=False), back, None)
+
+
+def _timed_out(held: _Held, policy: Policy) -> _Plan:
+    if held.ending.timeout is None:
+        raise AssertionError("a timeout has a kind")
+    verdict = retry.after_timeout(
+        policy,
+        held.ending.timeout,
+        attempt=held.attempt,
+        share=random.random(),  # noqa: S311 - spreads load, guards nothing
+    )
+    if isinstance(verdict, retry.TimedOut):
+        return _final(held, Outcome.TIMED_OUT)
+    if isinstance(verdict, retry.Dead):
+        return _dead(held, Outcome.TIMED_OUT, verdict)
+    back = _back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
+    return _Plan(held, _delivery(held, Outcome.TIMED_OUT, final=False), back, None)
 
 
 def _dead(held: _Held, outcome: Outcome, verdict: retry.Dead) -> _Plan:
@@ -262,6 +285,7 @@ def _delivery(held: _Held, outcome: Outcome, *, final: bool) -> deliveries.NewDe
     failure = ending.failure
     if outcome is Outcome.LOST:
         failure = {"type": "LeaseLost", "message": "the worker was lost before it reported"}
+    output, encoding, schema = _left(held, outcome)
     return deliveries.NewDelivery(
         run_id=ending.key.run_id,
         task_id=ending.key.task_id,
@@ -272,15 +296,25 @@ def _delivery(held: _Held, outcome: Outcome, *, final: bool) -> deliveries.NewDe
         outcome=outcome,
         final=final,
         run_ms=ending.run_ms,
-        output=ending.output,
-        output_encoding=ending.output_encoding,
-        output_schema=ending.output_schema,
+        output=output,
+        output_encoding=encoding,
+        output_schema=schema,
         failure=failure,
     )
 
 
+def _left(held: _Held, outcome: Outcome) -> tuple[bytes | None, str | None, str | None]:
+    """Gives what a hand-out leaves: its output, or the last progress of a handler that had none."""
+    ending = held.ending
+    said = (held.lease.details or {}).get(ending.key.task_id)
+    if outcome is Outcome.DONE or ending.output is not None or said is None:
+        return ending.output, ending.output_encoding, ending.output_schema
+    return base64.b64decode(said["data"]), said["encoding"], said["schema"]
+
+
 def _back(
     held: _Held,
+    policy: Policy,
     *,
     lane_id: int | None = None,
     attempt: int | None = None,
@@ -300,6 +334,8 @@ def _back(
         lost_count=lease.lost_counts[at] if lost_count is None else lost_count,
         seq=seq,
         delay_ms=delay_ms,
+        total_by=None if lease.total_bys is None else lease.total_bys[at],
+        start_ms=policy.limit_ms(TimeoutKind.SCHEDULE_TO_START),
     )
 
 
@@ -322,6 +358,12 @@ def _follow_up(conn: Conn, winners: Sequence[_Plan], ends: Ends, now: datetime |
     if over:
         cancels.delete(conn, over)
         ends.over = [key.task_id for key in over]
+    ends.stopped = [
+        plan.delivery.task_id
+        for plan in winners
+        if plan.held.ending.secret is None
+        and plan.delivery.outcome in {Outcome.TIMED_OUT, Outcome.CANCELLED}
+    ]
 
 
 def _classify(conn: Conn, unheld: Sequence[tuple[int, Ending]], ends: Ends) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.engine.policy import PartialPolicy, Policy, resolve
+from tenure_service.engine.policy import PartialPolicy, Policy, TimeoutKind, resolve
 from tenure_service.engine.tokens import task_id_text
 from tenure_service.store import keys, partitions, rows, tasks
 from tenure_service.store.database import Conn, Database, PartitionMissing
@@ -124,6 +124,8 @@ def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
                 key=item.key,
                 traceparent=item.traceparent,
                 delay_ms=item.delay_ms,
+                start_ms=policy.limit_ms(TimeoutKind.SCHEDULE_TO_START),
+                total_ms=policy.limit_ms(TimeoutKind.TOTAL),
             ),
         )
         for (number, place, namespace_id, item), lane, policy in zip(

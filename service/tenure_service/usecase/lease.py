@@ -53,16 +53,23 @@ def heads(database: Database, lane_ids: Sequence[int]) -> list[rows.LaneHead]:
 def renew(
     database: Database,
     tokens: Sequence[tuple[str, bytes]],
-    started: Sequence[tuple[str, str, float]],
+    started: Sequence[leases.Started],
     lease_ms: int,
+    progress: Sequence[leases.Progress] = (),
 ) -> set[str]:
-    """Renews leases and notes started handlers; gives the ids of the leases that live on."""
+    """Renews leases, and notes started handlers and progress.
+
+    Returns:
+        The ids of the leases that live on.
+    """
 
     def work(conn: Conn) -> set[str]:
         alive = leases.renew(conn, tokens, lease_ms) if tokens else set()
         # A handler may be said to have started under a lease that this call does not renew.
         if started:
             leases.start(conn, started)
+        if progress:
+            leases.progress(conn, progress)
         return alive
 
     return database.transact(work)

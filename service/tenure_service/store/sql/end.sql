@@ -14,7 +14,13 @@ select
     l.attempts,
     l.deliveries,
     l.ranks,
-    l.lost_counts
+    l.lost_counts,
+    l.total_bys,
+    l.started_task_ids::text [],
+    l.started_at,
+    l.details,
+    l.alerted,
+    coalesce(%(now)s::timestamptz, now()) as read_at
 from leases as l
 where l.lease_id = any(%(lease_ids)s::uuid [])
 order by l.lease_id
@@ -36,10 +42,45 @@ select
     l.attempts,
     l.deliveries,
     l.ranks,
-    l.lost_counts
+    l.lost_counts,
+    l.total_bys,
+    l.started_task_ids::text [],
+    l.started_at,
+    l.details,
+    l.alerted,
+    coalesce(%(now)s::timestamptz, now()) as read_at
 from leases as l
 where l.expires_at < coalesce(%(now)s::timestamptz, now())
 order by l.expires_at
+limit %(lease_count_max)s::integer
+for update of l skip locked;
+
+-- name: lease_lock_overdue :many LeaseRow
+-- Locks leases in which a timeout may be due, and skips those that somebody is acting on.
+-- Invariants: INV-07, INV-08, INV-12. Locks: leases FOR UPDATE SKIP LOCKED. Index:
+-- leases_deadline_idx.
+select
+    l.lease_id::text,
+    l.secret,
+    l.session_id::text,
+    l.namespace_id,
+    l.lane_id,
+    l.run_ids::text [],
+    l.task_ids::text [],
+    l.seqs,
+    l.attempts,
+    l.deliveries,
+    l.ranks,
+    l.lost_counts,
+    l.total_bys,
+    l.started_task_ids::text [],
+    l.started_at,
+    l.details,
+    l.alerted,
+    coalesce(%(now)s::timestamptz, now()) as read_at
+from leases as l
+where l.deadline_at <= coalesce(%(now)s::timestamptz, now())
+order by l.deadline_at
 limit %(lease_count_max)s::integer
 for update of l skip locked;
 
@@ -58,7 +99,13 @@ select
     l.attempts,
     l.deliveries,
     l.ranks,
-    l.lost_counts
+    l.lost_counts,
+    l.total_bys,
+    l.started_task_ids::text [],
+    l.started_at,
+    l.details,
+    l.alerted,
+    coalesce(%(now)s::timestamptz, now()) as read_at
 from leases as l
 where
     l.session_id = %(session_id)s::uuid
@@ -144,7 +191,9 @@ where l.lease_id = i.lease_id and l.remaining <= i.delivery_count;
 -- Makes tasks ready. One that was released unstarted keeps its `seq` and so its place; a null
 -- `seq` means the end of the lane.
 -- Invariants: INV-07. Locks: none beyond the caller's. Index: none.
-insert into ready_tasks (lane_id, rank, seq, run_id, task_id, attempt, delivery, lost_count)
+insert into ready_tasks (
+    lane_id, rank, seq, run_id, task_id, attempt, delivery, lost_count, total_by, deadline_at
+)
 select
     i.lane_id,
     i.rank,
@@ -153,7 +202,12 @@ select
     i.task_id,
     i.attempt,
     i.delivery,
-    i.lost_count
+    i.lost_count,
+    i.total_by,
+    least(
+        i.total_by,
+        coalesce(%(now)s::timestamptz, now()) + i.start_ms * interval '1 millisecond'
+    )
 from unnest(
     %(lane_ids)s::integer [],
     %(ranks)s::smallint [],
@@ -162,17 +216,25 @@ from unnest(
     %(task_ids)s::uuid [],
     %(attempts)s::integer [],
     %(deliveries)s::integer [],
-    %(lost_counts)s::smallint []
-) as i (lane_id, rank, seq, run_id, task_id, attempt, delivery, lost_count);
+    %(lost_counts)s::smallint [],
+    %(total_bys)s::timestamptz [],
+    %(starts_ms)s::bigint []
+) as i (
+    lane_id, rank, seq, run_id, task_id, attempt, delivery, lost_count, total_by, start_ms
+);
 
 -- name: timer_insert :exec
 -- Makes tasks wait for their next attempt.
 -- Invariants: INV-07, INV-08. Locks: none beyond the caller's. Index: none.
 insert into timers (
-    fire_at, kind, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count
+    fire_at, kind, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count,
+    total_by, start_ms
 )
 select
-    coalesce(%(now)s::timestamptz, now()) + i.delay_ms * interval '1 millisecond',
+    least(
+        i.total_by,
+        coalesce(%(now)s::timestamptz, now()) + i.delay_ms * interval '1 millisecond'
+    ),
     'BACKOFF',
     i.namespace_id,
     i.lane_id,
@@ -181,7 +243,9 @@ select
     i.task_id,
     i.attempt,
     i.delivery,
-    i.lost_count
+    i.lost_count,
+    i.total_by,
+    i.start_ms
 from unnest(
     %(delays_ms)s::bigint [],
     %(namespace_ids)s::integer [],
@@ -191,9 +255,12 @@ from unnest(
     %(task_ids)s::uuid [],
     %(attempts)s::integer [],
     %(deliveries)s::integer [],
-    %(lost_counts)s::smallint []
+    %(lost_counts)s::smallint [],
+    %(total_bys)s::timestamptz [],
+    %(starts_ms)s::bigint []
 ) as i (
-    delay_ms, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count
+    delay_ms, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count,
+    total_by, start_ms
 );
 
 -- name: dead_letter_insert :exec

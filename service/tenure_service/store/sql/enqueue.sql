@@ -14,7 +14,10 @@ with input as materialized (
         i.input_schema,
         i.key,
         i.traceparent,
-        i.delay_ms
+        i.delay_ms,
+        i.start_ms,
+        coalesce(%(now)s::timestamptz, now()) as enqueued_at,
+        coalesce(%(now)s::timestamptz, now()) + i.total_ms * interval '1 millisecond' as total_by
     from unnest(
         %(ids)s::uuid [],
         %(namespace_ids)s::integer [],
@@ -26,10 +29,12 @@ with input as materialized (
         %(input_schemas)s::text [],
         %(keys)s::text [],
         %(traceparents)s::text [],
-        %(delays_ms)s::bigint []
+        %(delays_ms)s::bigint [],
+        %(starts_ms)s::bigint [],
+        %(totals_ms)s::bigint []
     ) as i (
         id, namespace_id, lane_id, policy_id, priority, input, input_encoding, input_schema,
-        key, traceparent, delay_ms
+        key, traceparent, delay_ms, start_ms, total_ms
     )
 ),
 stored as (
@@ -43,16 +48,19 @@ stored as (
     from input
 ),
 ready as (
-    insert into ready_tasks (lane_id, rank, run_id, task_id)
-    select lane_id, -priority, id, id
+    insert into ready_tasks (lane_id, rank, run_id, task_id, total_by, deadline_at)
+    select
+        lane_id, -priority, id, id, total_by,
+        least(total_by, enqueued_at + start_ms * interval '1 millisecond')
     from input
     where delay_ms is null
 )
 insert into timers (
-    fire_at, run_id, task_id, namespace_id, lane_id, attempt, delivery, lost_count, rank, kind
+    fire_at, run_id, task_id, namespace_id, lane_id, attempt, delivery, lost_count, rank, kind,
+    total_by, start_ms
 )
 select
-    coalesce(%(now)s::timestamptz, now()) + delay_ms * interval '1 millisecond',
+    least(total_by, enqueued_at + delay_ms * interval '1 millisecond'),
     id,
     id,
     namespace_id,
@@ -61,7 +69,9 @@ select
     1,
     0,
     -priority,
-    'DELAY'
+    'DELAY',
+    total_by,
+    start_ms
 from input
 where delay_ms is not null;
 

@@ -177,7 +177,19 @@ with latest as (
 dead as (
     select n.run_id, n.task_id, n.delivery, n.outcome
     from latest as n
-    where n.final and n.outcome in ('FAILED', 'LOST')
+    where
+        n.final
+        and (
+            n.outcome in ('FAILED', 'LOST')
+            -- A timeout is a death if it spent the last attempt; else the task is TIMED_OUT.
+            or n.outcome = 'TIMED_OUT'
+            and exists (
+                select 1
+                from dead_letters as x
+                where
+                    x.run_id = n.run_id and x.task_id = n.task_id and x.delivery = n.delivery
+            )
+        )
 )
 select
     coalesce(n.run_id, g.run_id)::text as run_id,

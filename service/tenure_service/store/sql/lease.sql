@@ -37,12 +37,13 @@ picked as materialized (
 taken as materialized (
     delete from ready_tasks as r
     where r.lane_id = %(lane_id)s::integer and r.ctid = any(array(select place from picked))
-    returning r.run_id, r.task_id, r.rank, r.seq, r.attempt, r.delivery, r.lost_count
+    returning
+        r.run_id, r.task_id, r.rank, r.seq, r.attempt, r.delivery, r.lost_count, r.total_by
 ),
 lease as (
     insert into leases (
         session_id, expires_at, namespace_id, lane_id, remaining, secret,
-        run_ids, task_ids, seqs, attempts, deliveries, ranks, lost_counts
+        run_ids, task_ids, seqs, attempts, deliveries, ranks, lost_counts, total_bys, deadline_at
     )
     select
         %(session_id)s::uuid,
@@ -57,7 +58,9 @@ lease as (
         array_agg(attempt order by rank, seq),
         array_agg(delivery order by rank, seq),
         array_agg(rank order by rank, seq),
-        array_agg(lost_count order by rank, seq)
+        array_agg(lost_count order by rank, seq),
+        case when count(total_by) > 0 then array_agg(total_by order by rank, seq) end,
+        min(total_by)
     from taken
     having count(*) > 0
     returning lease_id

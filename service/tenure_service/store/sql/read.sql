@@ -12,11 +12,12 @@ select
     l.queue,
     l.lane_key,
     case
-        when d.final and g.task_id is null then
-            case d.outcome
-                when 'DONE' then 'COMPLETED'
-                when 'CANCELLED' then 'CANCELLED'
-                when 'TIMED_OUT' then 'TIMED_OUT'
+        when d.final and g.state is distinct from 'REPLAYED' then
+            case
+                when g.task_id is not null then 'DEAD'
+                when d.outcome = 'DONE' then 'COMPLETED'
+                when d.outcome = 'CANCELLED' then 'CANCELLED'
+                when d.outcome = 'TIMED_OUT' then 'TIMED_OUT'
                 else 'DEAD'
             end
         when r.task_id is not null then 'READY'
@@ -32,7 +33,7 @@ select
     coalesce(r.lost_count, w.lost_count, h.lost_count, 0)::integer as lost_count,
     t.enqueued_at,
     w.fire_at as ready_at,
-    case when d.final and g.task_id is null then d.ended_at end as ended_at,
+    case when d.final and g.state is distinct from 'REPLAYED' then d.ended_at end as ended_at,
     s.worker,
     t.key,
     c.task_id is not null as cancel_requested,
@@ -59,7 +60,7 @@ left join lateral (
 ) as d on true
 left join dead_letters as g
     on g.run_id = t.run_id and g.task_id = t.task_id
-    and g.state = 'REPLAYED' and g.delivery = d.delivery
+    and g.delivery = d.delivery
 left join lateral (
     select y.task_id, y.lost_count from ready_tasks as y where y.task_id = t.task_id limit 1
 ) as r on true
@@ -106,7 +107,8 @@ order by d.delivery;
 select
     t.run_id::text,
     t.task_id::text,
-    d.outcome::text,
+    case when g.state is distinct from 'REPLAYED' then d.outcome::text end as outcome,
+    g.task_id is not null as dead,
     d.attempt,
     d.output,
     d.output_encoding,
@@ -123,19 +125,13 @@ left join lateral (
     where e.run_id = t.run_id and e.task_id = t.task_id
     order by e.delivery desc
     limit 1
-) as d
-    on
-        d.final
-        and not exists (
-            select 1
-            from dead_letters as g
-            where
-                g.run_id = t.run_id and g.task_id = t.task_id
-                and g.state = 'REPLAYED' and g.delivery = d.delivery
-        );
+) as d on d.final
+left join dead_letters as g
+    on g.run_id = t.run_id and g.task_id = t.task_id and g.delivery = d.delivery;
 
 -- name: details_list :many DetailsRow
--- Reads the details that the previous delivery of each task left for the next.
+-- Reads the details that the previous delivery of each task left for the next: what a reschedule
+-- said, or the last progress of a handler that did not end well.
 -- Invariants: none. Locks: none. Index: deliveries_pkey.
 select
     d.task_id::text,
@@ -146,7 +142,7 @@ from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid [], %(deliveries)s::integer
     as i (run_id, task_id, delivery)
 inner join deliveries as d
     on d.run_id = i.run_id and d.task_id = i.task_id and d.delivery = i.delivery
-where d.outcome = 'RESCHEDULED' and d.output is not null;
+where d.outcome <> 'DONE' and d.output is not null;
 
 -- name: task_explain :one ExplainRow
 -- Counts what stands around a task: workers that serve its name on its queue, whether any ever

@@ -113,22 +113,76 @@ where l.lease_id = any(array(select lease_id from held))
 returning l.lease_id::text;
 
 -- name: lease_start :exec
--- Notes that handlers of a lease have started.
--- Invariants: none. Locks: the lease, NO KEY UPDATE. Index: leases_pkey.
+-- Notes that handlers have started, once for each task that the lease holds, and when the first
+-- of their timeouts may be due.
+-- Invariants: INV-08. Locks: the lease, NO KEY UPDATE. Index: leases_pkey, tasks_pkey,
+-- task_policies_pkey.
+with said as materialized (
+    select distinct on (l.lease_id, i.task_id)
+        l.lease_id,
+        i.task_id,
+        now() - i.run_ms * interval '1 millisecond' as started_at,
+        least(
+            (p.body #>> '{start_to_close,after_ms}')::bigint,
+            (p.body #>> '{heartbeat,after_ms}')::bigint
+        ) as limit_ms
+    from unnest(
+        %(lease_ids)s::uuid [], %(secrets)s::bytea [], %(task_ids)s::uuid [], %(run_ms)s::float8 []
+    ) as i (lease_id, secret, task_id, run_ms)
+    inner join leases as l
+        on l.lease_id = i.lease_id and l.secret = i.secret
+        and i.task_id = any(l.task_ids)
+        and not i.task_id = any(coalesce(l.started_task_ids, '{}'))
+    inner join tasks as t
+        on t.run_id = l.run_ids[array_position(l.task_ids, i.task_id)] and t.task_id = i.task_id
+    inner join task_policies as p on p.policy_id = t.policy_id
+)
 update leases as l
 set
     started_task_ids = l.started_task_ids || n.task_ids,
-    started_at = l.started_at || n.started_at
+    started_at = l.started_at || n.started_at,
+    deadline_at = least(l.deadline_at, n.deadline_at)
+from (
+    select
+        s.lease_id,
+        array_agg(s.task_id) as task_ids,
+        array_agg(s.started_at) as started_at,
+        min(s.started_at + s.limit_ms * interval '1 millisecond') as deadline_at
+    from said as s
+    group by s.lease_id
+) as n
+where l.lease_id = n.lease_id;
+
+-- name: lease_progress :exec
+-- Keeps what running handlers say of themselves, the latest word of each.
+-- Invariants: INV-08. Locks: the lease, NO KEY UPDATE. Index: leases_pkey.
+update leases as l
+set details = coalesce(l.details, '{}') || n.details
 from (
     select
         i.lease_id,
-        array_agg(i.task_id) as task_ids,
-        array_agg(now() - i.run_ms * interval '1 millisecond') as started_at
-    from unnest(%(lease_ids)s::uuid [], %(task_ids)s::uuid [], %(run_ms)s::float8 [])
-        as i (lease_id, task_id, run_ms)
-    group by i.lease_id
+        i.secret,
+        jsonb_object_agg(
+            i.task_id, i.details || jsonb_build_object('at', extract(epoch from now()))
+        ) as details
+    from unnest(
+        %(lease_ids)s::uuid [], %(secrets)s::bytea [], %(task_ids)s::uuid [],
+        %(details)s::jsonb []
+    ) as i (lease_id, secret, task_id, details)
+    group by i.lease_id, i.secret
 ) as n
-where l.lease_id = n.lease_id;
+where l.lease_id = n.lease_id and l.secret = n.secret;
+
+-- name: lease_set_deadline :exec
+-- Notes when the next timeout of locked leases may be due, and which were told of.
+-- Invariants: INV-12. Locks: held by the caller. Index: leases_pkey.
+update leases as l
+set
+    deadline_at = i.deadline_at,
+    alerted = l.alerted || string_to_array(i.alerted, ' ')
+from unnest(%(lease_ids)s::uuid [], %(deadlines_at)s::timestamptz [], %(alerted)s::text [])
+    as i (lease_id, deadline_at, alerted)
+where l.lease_id = i.lease_id;
 
 -- name: session_poll :many SessionOpened
 -- Finds the session of a worker that polls, and notes that it is alive. Such a session has no

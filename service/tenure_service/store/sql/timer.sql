@@ -1,11 +1,14 @@
 -- name: timer_fire :many TimerFired
 -- Makes tasks ready whose time has come: deletes their timers and inserts them at the end of
--- their lanes, in the order of their times.
+-- their lanes, in the order of their times. Those whose total timeout is over are left to
+-- waiting_take_overdue.
 -- Invariants: INV-07, INV-08, INV-12. Locks: timers FOR UPDATE SKIP LOCKED. Index: timers_pkey.
 with due as materialized (
     select w.ctid as place
     from timers as w
-    where w.fire_at <= coalesce(%(now)s::timestamptz, now())
+    where
+        w.fire_at <= coalesce(%(now)s::timestamptz, now())
+        and (w.total_by is null or w.total_by > coalesce(%(now)s::timestamptz, now()))
     order by w.fire_at, w.timer_id
     limit %(timer_count_max)s::integer
     for update of w skip locked
@@ -15,9 +18,11 @@ fired as materialized (
     where w.ctid = any(array(select place from due))
     returning
         w.fire_at, w.timer_id, w.run_id, w.task_id, w.lane_id, w.rank, w.attempt, w.delivery,
-        w.lost_count
+        w.lost_count, w.total_by, w.start_ms
 )
-insert into ready_tasks (lane_id, rank, run_id, task_id, attempt, delivery, lost_count)
+insert into ready_tasks (
+    lane_id, rank, run_id, task_id, attempt, delivery, lost_count, total_by, deadline_at
+)
 select
     lane_id,
     rank,
@@ -25,17 +30,77 @@ select
     task_id,
     attempt,
     delivery,
-    lost_count
+    lost_count,
+    total_by,
+    least(total_by, coalesce(%(now)s::timestamptz, now()) + start_ms * interval '1 millisecond')
 from fired
 order by fire_at, timer_id
 returning lane_id, rank;
+
+-- name: waiting_take_overdue :many WaitingOverdue
+-- Takes waiting tasks whose timeout is due out of their lanes and off the clock.
+-- Invariants: INV-07, INV-08, INV-12. Locks: the rows FOR UPDATE SKIP LOCKED. Index:
+-- ready_tasks_deadline_idx, timers_pkey.
+with ready as materialized (
+    select r.tableoid as part, r.ctid as place
+    from ready_tasks as r
+    where r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    order by r.deadline_at
+    limit %(task_count_max)s::integer
+    for update of r skip locked
+),
+timed as materialized (
+    select w.ctid as place
+    from timers as w
+    where
+        w.fire_at <= coalesce(%(now)s::timestamptz, now())
+        and w.total_by <= coalesce(%(now)s::timestamptz, now())
+    order by w.fire_at, w.timer_id
+    limit %(task_count_max)s::integer
+    for update of w skip locked
+),
+taken as (
+    delete from ready_tasks as r
+    using ready as x
+    where r.tableoid = x.part and r.ctid = x.place
+    returning
+        r.run_id, r.task_id, r.lane_id, r.rank, r.seq, r.attempt, r.delivery, r.lost_count,
+        r.total_by
+),
+stopped as (
+    delete from timers as w
+    where w.ctid = any(array(select place from timed))
+    returning
+        w.run_id, w.task_id, w.lane_id, w.rank, null::bigint as seq, w.attempt, w.delivery,
+        w.lost_count, w.total_by
+),
+overdue as (
+    select * from taken
+    union all
+    select * from stopped
+)
+select
+    o.run_id::text,
+    o.task_id::text,
+    l.namespace_id,
+    o.lane_id,
+    o.rank,
+    o.seq,
+    o.attempt,
+    o.delivery,
+    o.lost_count,
+    o.total_by,
+    coalesce(o.total_by <= coalesce(%(now)s::timestamptz, now()), false) as total_over
+from overdue as o
+inner join lanes as l on l.lane_id = o.lane_id;
 
 -- name: due :one Due
 -- Says, in one cheap statement, what there is to do for all loops of a server: so an idle server
 -- asks once a second. `ready_lane_ids` are the lanes, of those the server's workers can serve,
 -- that hold a task.
 -- Invariants: INV-10. Locks: none. Index: leases_expires_idx, timers_pkey,
--- cancel_requests_deadline_idx, lanes_identity_unique, ready_tasks_pkey.
+-- cancel_requests_deadline_idx, leases_deadline_idx, ready_tasks_deadline_idx,
+-- lanes_identity_unique, ready_tasks_pkey.
 select
     exists (
         select 1 from leases as l where l.expires_at < coalesce(%(now)s::timestamptz, now())
@@ -50,6 +115,14 @@ select
         where c.deadline_at <= coalesce(%(now)s::timestamptz, now())
     ) as cancel_overdue,
     exists (select 1 from cancel_requests as c) as cancel_requested,
+    exists (
+        select 1 from leases as l where l.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    )
+    or exists (
+        select 1
+        from ready_tasks as r
+        where r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    ) as timeout_due,
     array(
         select l.lane_id
         from unnest(
