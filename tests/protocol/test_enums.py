@@ -52,4 +52,9 @@ def test_words__report_status__has_every_recorded_one() -> None:
 
 
 def test_words__final_states__are_what_outcomes_end_in() -> None:
-    assert {states.final_state(outcome) for outcome in states.Outcome} == states.FINAL_STATES
+    ends = {
+        states.final_state(outcome, dead=dead)
+        for outcome in states.Outcome
+        for dead in (False, True)
+    }
+    assert ends == states.FINAL_STATES

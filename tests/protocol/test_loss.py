@@ -8,6 +8,7 @@ import pytest
 
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import payload_pb2 as payload
+from tenure.v1 import task_pb2
 from tests.eventually import eventually
 from tests.protocol import caller
 from tests.protocol.caller import Caller
@@ -122,15 +123,18 @@ async def test_expire__five_losses__is_in_the_dead_letters(
     assert (again.task_id, again.attempt, again.delivery) == (task_id, 1, 3)
 
 
-async def test_get__dead_of_losses__tells_how_many(
+async def test_get__completed_after_losses__tells_how_many(
     apart: Caller, shared_conn: psycopg.Connection
 ) -> None:
     task_id = (await apart.enqueue())[0]
-    lost_before(shared_conn, task_id, 4)
-    await apart.lease()
-    await lose(shared_conn, task_id, lost_count=1)
-    assert await apart.state(task_id) == "DEAD"
-    assert (await apart.get(task_id)).task.lost_count == 5
+    for number in (1, 2):
+        await apart.lease(wait_seconds=10)
+        await lose(shared_conn, task_id, lost_count=number)
+    assert (await apart.get(task_id)).task.lost_count == 2
+    leased = (await apart.lease(wait_seconds=10)).assignments[0]
+    assert await apart.report(caller.completed(leased)) == ["RECORDED"]
+    over = (await apart.get(task_id)).task
+    assert (over.state, over.lost_count) == (task_pb2.TASK_STATE_COMPLETED, 2)
 
 
 async def test_assign__lost_twice__is_given_alone_to_an_empty_session(

@@ -134,8 +134,10 @@ def test_expire__lease_is_being_renewed__lives_on(stage: Stage) -> None:
         conn.execute("update leases set expires_at = now() - interval '1 hour'")
     gate = Gate()
 
-    def hold(conn: Conn) -> set[str]:
-        alive = leases.renew(conn, [(task.lease_id, b"s" * 16)], 60_000)
+    mine = leases.Token(task.lease_id, b"s" * 16, 1)
+
+    def hold(conn: Conn) -> set[leases.Token]:
+        alive = leases.renew(conn, [mine], 60_000)
         gate.wait()
         return alive
 
@@ -143,7 +145,7 @@ def test_expire__lease_is_being_renewed__lives_on(stage: Stage) -> None:
     gate.reached()
     assert expire.expire(stage.database, stage.catalogue) is None
     gate.open()
-    assert renewer.result(20) == {task.lease_id}
+    assert renewer.result(20) == {mine}
     assert expire.expire(stage.database, stage.catalogue) is None
     assert stage.report(task, Outcome.DONE) is Recorded.RECORDED
 
@@ -153,7 +155,11 @@ def test_renew__lease_was_swept_or_secret_is_wrong__is_not_among_the_living(stag
     (swept,) = stage.lease(1)
     expire.expire(stage.database, stage.catalogue, now=later())
     (other,) = stage.lease(1)
-    tokens = [(swept.lease_id, b"s" * 16), (other.lease_id, b"x" * 16)]
+    tokens = [
+        leases.Token(swept.lease_id, b"s" * 16, 1),
+        leases.Token(other.lease_id, b"x" * 16, 1),
+        leases.Token(other.lease_id, b"s" * 16, 2),
+    ]
     assert renew(stage.database, tokens, [], 60_000) == set()
 
 

@@ -17,7 +17,7 @@ from tenure_service.engine import limits
 from tenure_service.engine.errors import TenureError
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Database
-from tenure_service.store.leases import Progress, Started
+from tenure_service.store.leases import Progress, Started, Token
 from tenure_service.store.rows import TaskResultRow
 from tenure_service.usecase import enqueue, expire, lease, maintain, read, session
 from tenure_service.usecase.catalogue import Catalogue
@@ -54,7 +54,7 @@ def _presence(one: Session) -> session.Presence:
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    tokens: Sequence[tuple[str, bytes]]
+    tokens: Sequence[Token]
     started: Sequence[Started]
     progress: Sequence[Progress]
 
@@ -90,7 +90,7 @@ class Hub:
         self._keyed: Batcher[enqueue.Call, list[enqueue.Answer] | TenureError] = Batcher(
             "enqueue-keyed", lambda calls: enqueue.enqueue(database, catalogue, calls)
         )
-        self._renewals: Batcher[_Renewal, set[str]] = Batcher("renew", self._flush_renewals)
+        self._renewals: Batcher[_Renewal, set[Token]] = Batcher("renew", self._flush_renewals)
         self._results: Batcher[list[tuple[int, TaskKey]], dict[tuple[int, str], TaskResultRow]] = (
             Batcher("results", self._flush_results, count_max=limits.AWAIT_COUNT_MAX)
         )
@@ -120,10 +120,10 @@ class Hub:
             await self.readied(ranks)
         return answers
 
-    async def readied(self, ranks: dict[int, int]) -> None:
-        """Says, here and to other servers, that lanes hold something new."""
+    async def readied(self, ranks: dict[int, int], *, anywhere: bool = False) -> None:
+        """Says, here and to other servers, that lanes hold something; see `Leaser.wake`."""
         self.wake.ready(ranks)
-        await self.leaser.wake(ranks)
+        await self.leaser.wake(ranks, anywhere=anywhere)
 
     def ended(self, ends: Ends) -> None:
         """Follows up on what a committed batch ended: slots, waiters, lanes, timers."""
@@ -136,7 +136,7 @@ class Hub:
         if ends.timed_ms:
             self.on_timer(min(ends.timed_ms))
         if ends.ready_lanes:
-            self.spawn(self.readied(ends.ready_lanes))
+            self.spawn(self.readied(ends.ready_lanes, anywhere=True))
 
     def _end_handler(self, task_id: str) -> None:
         """Tells the worker whose hand-out the server itself ended; its report would come too late."""
@@ -211,31 +211,37 @@ class Hub:
         tokens: Sequence[tuple[str, bytes]],
         started: Sequence[Started] = (),
         progress: Sequence[Progress] = (),
-    ) -> set[str]:
-        """Renews leases, notes starts and progress; gives the ids of the leases that live on."""
-        return await self._renewals.submit(
-            namespace_id, _Renewal(tokens, started, progress), count=len(tokens) + len(started)
+    ) -> set[tuple[str, bytes]]:
+        """Renews leases, notes starts and progress; gives the tokens that live on."""
+        claimed = [Token(lease_id, secret, namespace_id) for lease_id, secret in tokens]
+        alive = await self._renewals.submit(
+            namespace_id,
+            _Renewal(claimed, started, progress),
+            count=len(tokens) + len(started) + len(progress),
         )
+        return {(token.lease_id, token.secret) for token in alive}
 
-    def _flush_renewals(self, batch: Sequence[_Renewal]) -> list[set[str]]:
+    def _flush_renewals(self, batch: Sequence[_Renewal]) -> list[set[Token]]:
         tokens = [token for renewal in batch for token in renewal.tokens]
         started = [one for renewal in batch for one in renewal.started]
         progress = [one for renewal in batch for one in renewal.progress]
         alive = lease.renew(self.database, tokens, started, self.durations.lease_ms, progress)
         # Each caller is told of its own leases only: a batch holds those of many tenants.
-        return [alive.intersection(lease_id for lease_id, _ in one.tokens) for one in batch]
+        return [alive.intersection(one.tokens) for one in batch]
 
-    def lose(self, lease_ids: set[str]) -> None:
-        """Hands out again, at once, what was never accepted."""
-        self.spawn(self._lose(lease_ids))
+    def lose(self, session_id: str, epoch: int, lease_ids: set[str]) -> None:
+        """Hands out again, at once, what a session never accepted, while it is this server's."""
+        self.spawn(self._lose(session_id, epoch, lease_ids))
 
-    async def _lose(self, lease_ids: set[str]) -> None:
-        for one in self.leaser.sessions.values():
+    async def _lose(self, session_id: str, epoch: int, lease_ids: set[str]) -> None:
+        one = self.leaser.sessions.get(session_id)
+        if one is not None and one.epoch == epoch:
             one.drop_leases(lease_ids)
         ends = await asyncio.to_thread(
-            expire.lose, self.database, self.catalogue, sorted(lease_ids)
+            expire.lose, self.database, self.catalogue, session_id, epoch, sorted(lease_ids)
         )
-        self.ended(ends)
+        if ends is not None:
+            self.ended(ends)
 
     def check_accepts(self) -> None:
         """Takes back assignments that were not accepted in time."""
@@ -249,7 +255,7 @@ class Hub:
                     len(overdue),
                 )
                 one.silent = True
-                self.lose(overdue)
+                self.lose(one.session_id, one.epoch, overdue)
 
     async def tell_cancels(self) -> None:
         """Tells workers of requests to cancel tasks that they hold."""
@@ -269,7 +275,7 @@ class Hub:
         """Lets go of a session whose stream is gone: only what it never accepted is taken back."""
         self.leaser.detach(one)
         if one.unaccepted:
-            self.lose(set(one.unaccepted))
+            self.lose(one.session_id, one.epoch, set(one.unaccepted))
         self._gone.append(_presence(one))
         if len(self._gone) == 1:
             self.spawn(self._touch_gone())

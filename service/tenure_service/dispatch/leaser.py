@@ -21,7 +21,7 @@ from tenure_service.dispatch.session import Session
 from tenure_service.engine import limits
 from tenure_service.engine.errors import TenureError
 from tenure_service.store.database import Database
-from tenure_service.store.leases import RANK_MAX, Pick
+from tenure_service.store.leases import RANK_MAX, RANK_MIN, Pick
 from tenure_service.store.rows import LaneHead
 from tenure_service.usecase import lease
 from tenure_service.usecase.catalogue import Catalogue
@@ -47,7 +47,7 @@ class Leaser:
         *,
         first_lease_duration: timedelta,
         accept_timeout: timedelta,
-        on_lost: Callable[[set[str]], None],
+        on_lost: Callable[[str, int, set[str]], None],
     ) -> None:
         self._database = database
         self._catalogue = catalogue
@@ -98,8 +98,14 @@ class Leaser:
         """Says that a slot became free."""
         self._wanted.set()
 
-    async def wake(self, ranks: Mapping[int, int]) -> None:
-        """Says that lanes may hold a task of these ranks (or better)."""
+    async def wake(self, ranks: Mapping[int, int], *, anywhere: bool = False) -> None:
+        """Says that lanes may hold a task of these ranks or better.
+
+        Args:
+            ranks: By lane.
+            anywhere: Whether the task may stand before others of its rank, as one that was put
+                back in its old place does; otherwise it stands at the end.
+        """
         unknown = [lane_id for lane_id in ranks if lane_id not in self._lanes]
         if unknown:
             found = await asyncio.to_thread(self._catalogue.lanes, unknown)
@@ -110,7 +116,7 @@ class Leaser:
         for lane_id, rank in ranks.items():
             hint = self._lanes.get(lane_id)
             if hint is not None:
-                hint.wake(rank)
+                hint.wake(RANK_MIN if anywhere else rank)
                 self._hot[lane_id] = hint
         self._wanted.set()
 
@@ -143,17 +149,19 @@ class Leaser:
     async def _cycle(self) -> bool:
         """Leases once; False if there was nothing that could be handed out."""
         takers = self._takers()
-        if not takers:
-            return False
         loop = asyncio.get_running_loop()
         heads: list[LaneHead] = []
-        if len(takers) > 1:
-            # Only the database knows which lane has the most urgent task.
-            before = {lane_id: self._lanes[lane_id].woken for lane_id in takers}
-            heads = await loop.run_in_executor(
-                self._executor, lease.heads, self._database, list(takers)
-            )
-            self._cool(before, heads)
+        asked = [*takers, *self._awaited(takers)]
+        if len(asked) > 1 or len(asked) > len(takers):
+            # Only the database knows which lane has the most urgent task, and whether a suspect
+            # that a session is set aside for is still there.
+            before = {lane_id: self._lanes[lane_id].woken for lane_id in asked}
+            found = await loop.run_in_executor(self._executor, lease.heads, self._database, asked)
+            self._cool(before, found)
+            self._unreserve()
+            heads = [head for head in found if head.lane_id in takers]
+        if not takers:
+            return False
         picks = self._plan(takers, heads)
         if not picks:
             return False
@@ -183,6 +191,14 @@ class Leaser:
                 takers[lane_id] = able
         return takers
 
+    def _awaited(self, takers: Mapping[int, list[Session]]) -> list[int]:
+        """Gives the lanes of suspects for which a session is set aside and not yet free."""
+        if not any(session.reserved for session in self._sessions.values()):
+            return []
+        return [
+            lane_id for lane_id, hint in self._hot.items() if hint.suspect and lane_id not in takers
+        ]
+
     def _unreserve(self) -> None:
         """Gives back to common work the sessions that no suspect needs any more."""
         wanted = {
@@ -195,6 +211,7 @@ class Leaser:
                 (session.namespace_id, queue, name) in wanted for queue, name in session.served
             ):
                 session.reserved = False
+                self._wanted.set()
 
     def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
         """Finds a session with nothing outstanding, or sets one aside until it has nothing."""
@@ -292,7 +309,7 @@ class Leaser:
         session = self._sessions.get(pick.session_id)
         if session is None or session.detached:
             # The stream ended while the lease was written: nobody will accept it.
-            self._on_lost({grant.tasks[0].lease_id})
+            self._on_lost(pick.session_id, pick.epoch, {grant.tasks[0].lease_id})
             return
         held, messages = assign.assignment(grant, hint)
         session.hold(held, accept_timeout=self._accept_seconds)

@@ -5,8 +5,9 @@ everything else, and every batch in which the fast path disagrees, takes the car
 """
 
 import asyncio
+import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tenure.v1 import payload_pb2 as payload
@@ -18,7 +19,7 @@ from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.store.database import Database
+from tenure_service.store.database import Database, DataRefused
 from tenure_service.store.leases import Completion
 from tenure_service.usecase import report
 from tenure_service.usecase.catalogue import Catalogue
@@ -68,7 +69,7 @@ class Reporter:
         self._after = after
         self._freed = freed
         self._loop = asyncio.get_running_loop()
-        self._batcher: Batcher[_Item, list[Recorded]] = Batcher("report", self._flush, threads=2)
+        self._batcher: Batcher[_Item, list[Answer]] = Batcher("report", self._flush, threads=2)
 
     async def report(
         self, namespace_id: int, session: Session | None, results: Sequence[worker.Result]
@@ -79,7 +80,7 @@ class Reporter:
         places: list[int] = []
         for place, result in enumerate(results):
             try:
-                parsed, size = parse(session, result)
+                parsed, size = parse(namespace_id, session, result)
             except TenureError as exc:
                 answers[place] = exc
                 continue
@@ -94,6 +95,9 @@ class Reporter:
             except TenureError as exc:
                 for place in places:
                     answers[place] = exc
+            except DataRefused as exc:
+                for place in places:
+                    answers[place] = _unstorable(exc)
             else:
                 for place, one in zip(places, recorded, strict=True):
                     answers[place] = one
@@ -104,9 +108,9 @@ class Reporter:
                 self._freed()
         return [answer for answer in answers if answer is not None]
 
-    async def end(self, namespace_id: int, endings: Sequence[Ending]) -> list[Recorded]:
+    async def end(self, namespace_id: int, endings: Sequence[Ending]) -> None:
         """Ends hand-outs that the server itself ends."""
-        return await self._batcher.submit(namespace_id, _Item(list(endings)), count=len(endings))
+        await self._batcher.submit(namespace_id, _Item(list(endings)), count=len(endings))
 
     async def drain(self) -> None:
         """Waits until everything that was reported is recorded."""
@@ -116,27 +120,35 @@ class Reporter:
         """Ends the threads."""
         self._batcher.close()
 
-    def _flush(self, items: Sequence[_Item]) -> list[list[Recorded]]:
-        completions: list[Completion] = []
-        endings: list[Ending] = []
-        for item in items:
-            for result in item.results:
-                if isinstance(result, Completion):
-                    completions.append(result)
-                else:
-                    endings.append(result)
-        ends = Ends(recorded=[])
+    def _flush(self, items: Sequence[_Item]) -> list[list[Answer]]:
+        try:
+            return self._record(items)
+        except DataRefused:
+            if len(items) > 1 or len(items[0].results) == 1:
+                raise
+            # One result of this report cannot be stored; its mates are unaffected (INV-14).
+            return [[self._record_alone(result) for result in items[0].results]]
+
+    def _record_alone(self, result: Parsed) -> Answer:
+        try:
+            return self._record([_Item([result])])[0][0]
+        except DataRefused as exc:
+            return _unstorable(exc)
+
+    def _record(self, items: Sequence[_Item]) -> list[list[Answer]]:
+        results = [result for item in items for result in item.results]
+        completions = [result for result in results if isinstance(result, Completion)]
         completed = bool(completions) and report.complete(self._database, completions)
         if completed:
-            ends.over += [completion.task_id for completion in completions]
-        elif completions:
-            endings = [_carefully(r) for item in items for r in item.results]
+            self._tell(Ends(recorded=[], over=[one.task_id for one in completions]))
+            endings = [result for result in results if isinstance(result, Ending)]
+        else:
+            endings = [_carefully(result) for result in results]
+        recorded: Iterator[Recorded] = iter(())
         if endings:
-            careful = report.end_all(self._database, self._catalogue, endings)
-            careful.over += ends.over
-            ends = careful
-        self._loop.call_soon_threadsafe(self._after, ends)
-        recorded = iter(ends.recorded)
+            ends = report.end_all(self._database, self._catalogue, endings)
+            self._tell(ends)
+            recorded = iter(ends.recorded)
         return [
             [
                 Recorded.RECORDED
@@ -146,6 +158,13 @@ class Reporter:
             ]
             for item in items
         ]
+
+    def _tell(self, ends: Ends) -> None:
+        self._loop.call_soon_threadsafe(self._after, ends)
+
+
+def _unstorable(exc: DataRefused) -> TenureError:
+    return FieldInvalid([("outcome", f"holds what PostgreSQL cannot store ({exc})")])
 
 
 def _carefully(result: Parsed) -> Ending:
@@ -169,7 +188,7 @@ def _task_id(text: str) -> str:
     return text[-36:]
 
 
-def parse(session: Session | None, result: worker.Result) -> tuple[Parsed, int]:
+def parse(namespace_id: int, session: Session | None, result: worker.Result) -> tuple[Parsed, int]:
     """Reads one result; gives it with its size in bytes.
 
     Raises:
@@ -183,7 +202,8 @@ def parse(session: Session | None, result: worker.Result) -> tuple[Parsed, int]:
         held = session.held.get(_task_id(result.task_id))
         if held is not None and held.lease_token == result.lease_token:
             return _completion(session, held, result.completed.output, run_ms)
-    return _ending(kind, result, run_ms)
+    ending, size = _ending(kind, result, run_ms)
+    return dataclasses.replace(ending, namespace_id=namespace_id), size
 
 
 def _completion(

@@ -363,14 +363,14 @@ class WorkStream:
         said: Sequence[Progress],
     ) -> None:
         ack = stream.HeartbeatAck(heartbeat_id=heartbeat_id)
-        alive: set[str] = set()
+        alive: set[tuple[str, bytes]] = set()
         if found or said:
             alive = await self._hub.renew(
                 self._namespace_id, [token for _, token in found], progress=said
             )
-        lost = {token[0] for _, token in found if token[0] not in alive}
-        session.drop_leases(lost)
-        ack.lost_lease_tokens.extend(text for text, token in found if token[0] in lost)
+        lost = [(text, token[0]) for text, token in found if token not in alive]
+        session.drop_leases({lease_id for _, lease_id in lost}.difference(x for x, _ in alive))
+        ack.lost_lease_tokens.extend(text for text, _ in lost)
         ack.cancels.extend(session.cancels())
         session.send(service.WorkResponse(heartbeat_ack=ack))
 

@@ -145,10 +145,11 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
             said,
         )
         response = service.RenewLeasesResponse(
-            lost_lease_tokens=[text for text, token in found if token[0] not in alive]
+            lost_lease_tokens=[text for text, token in found if token not in alive]
         )
         response.lease_duration.FromTimedelta(self._hub.durations.lease)
-        for notice in await self._calls.run(poll.cancels_of, self._hub.database, sorted(alive)):
+        lease_ids = sorted({lease_id for lease_id, _ in alive})
+        for notice in await self._calls.run(poll.cancels_of, self._hub.database, lease_ids):
             cancel = response.cancels.add(task_id=notice.task_id, reason=notice.reason)
             cancel.grace_duration.FromMilliseconds(notice.grace_ms)
         return response

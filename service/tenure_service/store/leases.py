@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
@@ -139,15 +140,24 @@ def spend(conn: Conn, ended: Counter[str]) -> None:
     statements.execute(conn, "lease_spend", parameters)
 
 
-def renew(conn: Conn, tokens: Sequence[tuple[str, bytes]], lease_ms: int) -> set[str]:
-    """Gives leases their full duration; gives the ids of those that live on."""
+class Token(NamedTuple):
+    """The right to a lease, as somebody of a namespace claims it."""
+
+    lease_id: str
+    secret: bytes
+    namespace_id: int
+
+
+def renew(conn: Conn, tokens: Sequence[Token], lease_ms: int) -> set[Token]:
+    """Gives leases their full duration; gives the tokens of those that live on."""
     parameters = {
-        "lease_ids": arrays.uuids(lease_id for lease_id, _ in tokens),
-        "secrets": arrays.BytesArray([secret for _, secret in tokens]),
+        "lease_ids": arrays.uuids(token.lease_id for token in tokens),
+        "secrets": arrays.BytesArray([token.secret for token in tokens]),
+        "namespace_ids": arrays.numbers(token.namespace_id for token in tokens),
         "lease_ms": lease_ms,
     }
     found = statements.many(conn, "lease_renew", rows.LeaseRenewed, parameters)
-    return {row.lease_id for row in found}
+    return {Token(row.lease_id, row.secret, row.namespace_id) for row in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,8 @@ class LeaseRenewed:
     """A lease that lives on."""
 
     lease_id: str
+    secret: bytes
+    namespace_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

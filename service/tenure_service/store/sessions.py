@@ -65,6 +65,12 @@ def close(conn: Conn, session_id: str, epoch: int) -> bool:
     return statements.execute(conn, "session_close", parameters) == 1
 
 
+def hold(conn: Conn, session_id: str, epoch: int) -> bool:
+    """Keeps a session from being resumed elsewhere; False if it was, in another epoch."""
+    parameters = {"session_id": session_id, "epoch": epoch}
+    return bool(statements.many(conn, "session_hold", rows.SessionOpened, parameters))
+
+
 def touch(conn: Conn, presences: Sequence[Presence]) -> None:
     """Notes that sessions are alive."""
     parameters = {

@@ -40,7 +40,11 @@ _RECORDED_AS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How one hand-out ended; `secret` is None where the server itself ends it."""
+    """How one hand-out ended.
+
+    `secret` and `namespace_id` are None where the server itself ends it; else they are the
+    reporter's, and must be the lease's.
+    """
 
     lease_id: str
     secret: bytes | None
@@ -53,6 +57,7 @@ class Ending:
     failure: rows.Json | None = None
     delay_ms: int = 0
     timeout: TimeoutKind | None = None
+    namespace_id: int | None = None
 
 
 class Recorded(StrEnum):
@@ -166,11 +171,18 @@ def _match(
     for number, ending in enumerate(endings):
         lease = by_id.get(ending.lease_id)
         at = places[ending.lease_id].get(ending.key.task_id) if lease is not None else None
-        if lease is None or at is None or ending.secret not in (None, lease.secret):
+        if lease is None or at is None or not _is_of(ending, lease):
             unheld.append((number, ending))
         else:
             held.append(_Held(number, ending, lease, at))
     return held, unheld
+
+
+def _is_of(ending: Ending, lease: rows.LeaseRow) -> bool:
+    """Says whether who ends a hand-out may do so under this lease."""
+    return ending.secret in (None, lease.secret) and (
+        ending.namespace_id in (None, lease.namespace_id)
+    )
 
 
 def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan]:

@@ -57,10 +57,21 @@ def lose_unheld(
     return database.transact(work)
 
 
-def lose(database: Database, catalogue: Catalogue, lease_ids: Sequence[str]) -> end.Ends:
-    """Ends leases whose assignments were never accepted."""
+def lose(
+    database: Database,
+    catalogue: Catalogue,
+    session_id: str,
+    epoch: int,
+    lease_ids: Sequence[str],
+) -> end.Ends | None:
+    """Ends leases whose assignments were never accepted; None if the session moved elsewhere.
 
-    def work(conn: Conn) -> end.Ends:
+    A worker that has resumed on another server has told that one what it holds.
+    """
+
+    def work(conn: Conn) -> end.Ends | None:
+        if not sessions.hold(conn, session_id, epoch):
+            return None
         locked = leases.lock(conn, sorted(lease_ids))
         return _end_locked(conn, catalogue, locked, Outcome.LOST, None)
 

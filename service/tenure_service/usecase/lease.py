@@ -52,18 +52,18 @@ def heads(database: Database, lane_ids: Sequence[int]) -> list[rows.LaneHead]:
 
 def renew(
     database: Database,
-    tokens: Sequence[tuple[str, bytes]],
+    tokens: Sequence[leases.Token],
     started: Sequence[leases.Started],
     lease_ms: int,
     progress: Sequence[leases.Progress] = (),
-) -> set[str]:
+) -> set[leases.Token]:
     """Renews leases, and notes started handlers and progress.
 
     Returns:
-        The ids of the leases that live on.
+        The tokens of the leases that live on.
     """
 
-    def work(conn: Conn) -> set[str]:
+    def work(conn: Conn) -> set[leases.Token]:
         alive = leases.renew(conn, tokens, lease_ms) if tokens else set()
         # A handler may be said to have started under a lease that this call does not renew.
         if started:

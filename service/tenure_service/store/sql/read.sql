@@ -30,7 +30,14 @@ select
     t.policy_id,
     coalesce(h.attempt, d.attempt, 0) as attempt,
     coalesce(h.delivery, d.delivery, 0) as delivery,
-    coalesce(r.lost_count, w.lost_count, h.lost_count, 0)::integer as lost_count,
+    coalesce(
+        r.lost_count, w.lost_count, h.lost_count,
+        (
+            select count(*)
+            from deliveries as e
+            where e.run_id = t.run_id and e.task_id = t.task_id and e.outcome = 'LOST'
+        )
+    )::integer as lost_count,
     t.enqueued_at,
     w.fire_at as ready_at,
     case when d.final and g.state is distinct from 'REPLAYED' then d.ended_at end as ended_at,

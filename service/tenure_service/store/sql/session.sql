@@ -48,6 +48,17 @@ set
 where
     session_id = %(session_id)s::uuid and epoch = %(epoch)s::integer and closed_at is null;
 
+-- name: session_hold :many SessionOpened
+-- Keeps a session in the epoch that the server has it in, while it acts for it. Closed or not: what
+-- it left behind may still have to be ended.
+-- Invariants: INV-04. Locks: the session, FOR SHARE. Index: sessions_pkey.
+select
+    s.session_id::text,
+    s.epoch
+from sessions as s
+where s.session_id = %(session_id)s::uuid and s.epoch = %(epoch)s::integer
+for share of s;
+
 -- name: session_touch :exec
 -- Notes which sessions of this server are alive, and which of them take tasks.
 -- Invariants: none. Locks: the sessions. Index: sessions_pkey.
@@ -102,15 +113,17 @@ order by s.worker, s.session_id;
 -- Invariants: INV-08. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey.
 with held as materialized (
     select l.lease_id
-    from unnest(%(lease_ids)s::uuid [], %(secrets)s::bytea []) as i (lease_id, secret)
-    inner join leases as l on l.lease_id = i.lease_id and l.secret = i.secret
+    from unnest(%(lease_ids)s::uuid [], %(secrets)s::bytea [], %(namespace_ids)s::integer [])
+        as i (lease_id, secret, namespace_id)
+    inner join leases as l
+        on l.lease_id = i.lease_id and l.secret = i.secret and l.namespace_id = i.namespace_id
     order by l.lease_id
     for no key update of l
 )
 update leases as l
 set expires_at = now() + %(lease_ms)s::bigint * interval '1 millisecond'
 where l.lease_id = any(array(select lease_id from held))
-returning l.lease_id::text;
+returning l.lease_id::text, l.secret, l.namespace_id;
 
 -- name: lease_start :exec
 -- Notes that handlers have started, once for each task that the lease holds, and when the first
