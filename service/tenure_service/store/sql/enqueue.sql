@@ -3,6 +3,7 @@
 -- so that a lane's order is the caller's. The ids come from id_make.
 -- Invariants: INV-07. Locks: none. Index: none.
 with input as materialized (
+    -- tidy: one statement, so that a task and the row where it is live are stored together
     select
         i.id,
         i.namespace_id,

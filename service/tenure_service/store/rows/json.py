@@ -1,0 +1,5 @@
+"""JSON as rows hold it."""
+
+from typing import Any
+
+Json = dict[str, Any]

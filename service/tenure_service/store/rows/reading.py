@@ -1,0 +1,125 @@
+"""Rows of what readers see: tasks, deliveries, results, dead letters."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tenure_service.store.rows.json import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """Names a task in a list."""
+
+    run_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task as readers see it."""
+
+    run_id: str
+    task_id: str
+    lane_id: int
+    name: str
+    queue: str
+    lane_key: str
+    state: str
+    priority: int
+    policy_id: int
+    attempt: int
+    delivery: int
+    lost_count: int
+    enqueued_at: datetime
+    ready_at: datetime | None
+    ended_at: datetime | None
+    worker: str | None
+    key: str | None
+    cancel_requested: bool
+    failure: Json | None
+    input: bytes | None
+    input_encoding: str | None
+    input_schema: str | None
+    output: bytes | None
+    output_encoding: str | None
+    output_schema: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRow:
+    """One ended hand-out."""
+
+    delivery: int
+    attempt: int
+    outcome: str
+    final: bool
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    failure: Json | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResultRow:
+    """How a task was over; `outcome` is None while it is not."""
+
+    run_id: str
+    task_id: str
+    outcome: str | None
+    dead: bool
+    attempt: int | None
+    output: bytes | None
+    output_encoding: str | None
+    output_schema: str | None
+    failure: Json | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetailsRow:
+    """Details that one hand-out left for the next."""
+
+    task_id: str
+    output: bytes
+    output_encoding: str | None
+    output_schema: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRow:
+    """What stands around a task."""
+
+    worker_count: int
+    registered: bool
+    paused_at: datetime | None
+    ahead_count: int
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterRow:
+    """A task that ended without success."""
+
+    run_id: str
+    task_id: str
+    name: str
+    queue: str
+    reason: str
+    state: str
+    attempt: int
+    died_at: datetime
+    failure: Json | None
+    input: bytes | None
+    input_encoding: str | None
+    input_schema: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterHeld:
+    """A locked dead letter."""
+
+    run_id: str
+    task_id: str
+    lane_id: int
+    delivery: int
+    state: str
+    priority: int
