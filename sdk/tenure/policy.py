@@ -138,6 +138,10 @@ class Timeouts:
             after = duration(limit.after, name)
             if after.seconds == 0 and after.nanos == 0:
                 raise errors.UsageError(f"{name} is above 0")
+            if limit.then not in _ACTIONS:
+                raise errors.UsageError(
+                    f"{name}: then is one of {', '.join(_ACTIONS)}, not {limit.then!r}"
+                )
             getattr(message, name).after.CopyFrom(after)
             getattr(message, name).action = _ACTIONS[limit.then]
         return message

@@ -1,0 +1,90 @@
+"""Timeouts as a program meets them: declared at the task, acted on by the server."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tenure import (
+    App,
+    AsyncClient,
+    Retry,
+    TaskFailed,
+    TaskTimedOut,
+    Timeout,
+    Timeouts,
+    Worker,
+    current_task,
+)
+from tests.fix_server import RunningServer
+
+ONCE = Retry(1)
+TWICE = Retry(2, initial_delay=0.05, jitter=0)
+
+
+async def test_timeout__handler_runs_too_long__is_retried_and_then_dead(
+    server: RunningServer,
+) -> None:
+    app = App("timeouts", address=server.address)
+    cancelled: list[int] = []
+
+    @app.task(timeout=0.5, retry=TWICE)
+    async def stuck() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(current_task().attempt)
+            raise
+
+    async with Worker(app):
+        handle = await stuck.aenqueue()
+        with pytest.raises(TaskFailed) as failed:
+            await handle.aresult(timeout=30)
+    assert failed.value.failure.type == "StartToCloseTimeout"
+    assert failed.value.attempt == 2
+    assert cancelled == [1, 2]
+    details = await AsyncClient(server.address).get_task(handle.id)
+    assert [one.outcome for one in details.deliveries] == ["TIMED_OUT", "TIMED_OUT"]
+
+
+async def test_timeout__blocking_handler__is_over_though_its_thread_goes_on(
+    server: RunningServer,
+) -> None:
+    app = App("timeouts", address=server.address)
+    release = threading.Event()
+
+    @app.task(timeout=Timeouts(start_to_close=Timeout(0.5, then="time_out")), retry=TWICE)
+    def deaf() -> None:
+        release.wait(30)
+
+    async with Worker(app):
+        handle = await deaf.aenqueue()
+        with pytest.raises(TaskTimedOut):
+            await handle.aresult(timeout=30)
+        release.set()
+
+
+async def test_timeout__total__ends_a_task_that_nobody_takes(server: RunningServer) -> None:
+    app = App("timeouts", address=server.address)
+
+    @app.task(timeout=Timeouts(total=1.0))
+    async def unserved() -> None: ...
+
+    with pytest.raises(TaskTimedOut):
+        await (await unserved.aenqueue()).aresult(timeout=30)
+
+
+async def test_heartbeat__details__reach_the_next_attempt(server: RunningServer) -> None:
+    app = App("timeouts", address=server.address)
+
+    @app.task(timeout=Timeouts(heartbeat=1.5), retry=TWICE)
+    async def resumes() -> object:
+        task = current_task()
+        if task.attempt == 2:
+            return task.details
+        task.heartbeat({"done": 17})
+        await asyncio.sleep(60)
+        return None
+
+    async with Worker(app):
+        assert await (await resumes.aenqueue()).aresult(timeout=30) == {"done": 17}
