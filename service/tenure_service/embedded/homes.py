@@ -23,6 +23,12 @@ _SOCKET_PATH_BYTES_MAX: Final = 103  # sun_path holds 104 bytes on macOS, 108 on
 def make(requested: Path, account: accounts.Account | None) -> Path:
     """Returns the directory that holds the data: the requested one, or the one it points to."""
     requested.mkdir(parents=True, exist_ok=True, mode=0o700 if account is None else 0o711)
+    # Of two processes that start at once, one makes the home and the other finds it.
+    with locked(requested / "location.lock"):
+        return _make(requested, account)
+
+
+def _make(requested: Path, account: accounts.Account | None) -> Path:
     pointer = requested / "location"
     if pointer.exists():
         home = Path(pointer.read_text(encoding="utf-8").strip())

@@ -61,7 +61,7 @@ class EmbeddedPostgres:
         self._settings = settings
         self._durable = durable
         self._bin = binaries.reachable_by(account) / "bin"
-        self._socket = homes.socket_directory(home, account)
+        self._socket = home / "socket"  # made, or placed elsewhere, under the lock of _up
         self._password = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
