@@ -29,7 +29,10 @@ from tenure_service.usecase.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
 
-_RESTART_PAUSE_SECONDS: Final = 1.0
+_WATCH_SECONDS: Final = 0.2
+_START_SECONDS: Final = 5.0
+_RESTART_PAUSE_SECONDS: Final = 0.5
+_RESTART_PAUSE_MAX_SECONDS: Final = 15.0
 
 
 def _durations(config: ServerConfig) -> Durations:
@@ -165,8 +168,11 @@ async def serve(
 def supervise(command: Sequence[str], processes: int) -> int:
     """Runs several servers on one port as child processes, and replaces those that die.
 
+    A child that fails at the very start ends the group, since its settings are wrong; a replacement
+    that fails is replaced again, later and later, since the database may be away for a while.
+
     Returns:
-        The exit code: 0 after a signal, else that of a child that failed at its start.
+        The exit code: 0 after a signal, else that of the child that failed at the start.
     """
     stopping = False
 
@@ -176,28 +182,59 @@ def supervise(command: Sequence[str], processes: int) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    children: list[tuple[subprocess.Popen[bytes], float]] = [
-        (_spawn(command), time.monotonic()) for _ in range(processes)
-    ]
+    children = [_Child(command) for _ in range(processes)]
     code = 0
-    while not stopping:
-        time.sleep(0.2)
-        for place, (child, began) in enumerate(children):
-            status = child.poll()
-            if status is None or stopping:
-                continue
-            if time.monotonic() - began < _RESTART_PAUSE_SECONDS * 5 and status > 0:
-                code, stopping = status, True
-                break
-            _log.error("server process %d ended with %d and is replaced", child.pid, status)
-            time.sleep(_RESTART_PAUSE_SECONDS)
-            children[place] = (_spawn(command), time.monotonic())
-    for child, _ in children:
-        if child.poll() is None:
-            child.terminate()
-    for child, _ in children:
-        child.wait()
+    while not stopping and not code:
+        time.sleep(_WATCH_SECONDS)
+        code = max(child.watch() for child in children)
+    for child in children:
+        child.process.terminate()
+    for child in children:
+        child.process.wait()
     return code
+
+
+class _Child:
+    """One server process of a group, and those that replace it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._first = True
+        self._pause = _RESTART_PAUSE_SECONDS
+        self._restart_at: float | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.process = _spawn(self._command)
+        self._began = time.monotonic()
+        self._restart_at = None
+
+    def watch(self) -> int:
+        """Replaces the process if it has ended; gives its exit code if it failed at the start."""
+        status = self.process.poll()
+        if status is None:
+            return 0
+        now = time.monotonic()
+        lived = now - self._began
+        if self._restart_at is None:
+            if self._first and status > 0 and lived < _START_SECONDS:
+                return status
+            self._first = False
+            self._pause = (
+                _RESTART_PAUSE_SECONDS
+                if lived > _RESTART_PAUSE_MAX_SECONDS
+                else min(self._pause * 2, _RESTART_PAUSE_MAX_SECONDS)
+            )
+            self._restart_at = now + self._pause
+            _log.error(
+                "server process %d ended with %d; another starts in %g s",
+                self.process.pid,
+                status,
+                self._pause,
+            )
+        elif now >= self._restart_at:
+            self._start()
+        return 0
 
 
 def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -29,6 +29,8 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -78,6 +80,8 @@ class AdminServiceServicer:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def CreateNamespace(self, request, context):
@@ -210,6 +214,8 @@ class AdminService:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

@@ -30,6 +30,8 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -94,6 +96,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -154,6 +158,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod

@@ -33,7 +33,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Never sent."""
     ERROR_REASON_FIELD_INVALID: _ErrorReason.ValueType  # 1
     """A field is missing, malformed or out of its bounds. Status INVALID_ARGUMENT, with BadRequest
-    that names every offending field. The call MUST be changed before it is sent again.
+    that names the offending fields, as many as fit. The call MUST be changed before it is sent
+    again.
     """
     ERROR_REASON_TASK_NOT_FOUND: _ErrorReason.ValueType  # 2
     """No task with this id in this namespace. Status NOT_FOUND. Whether it exists in another
@@ -101,7 +102,8 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 """Never sent."""
 ERROR_REASON_FIELD_INVALID: ErrorReason.ValueType  # 1
 """A field is missing, malformed or out of its bounds. Status INVALID_ARGUMENT, with BadRequest
-that names every offending field. The call MUST be changed before it is sent again.
+that names the offending fields, as many as fit. The call MUST be changed before it is sent
+again.
 """
 ERROR_REASON_TASK_NOT_FOUND: ErrorReason.ValueType  # 2
 """No task with this id in this namespace. Status NOT_FOUND. Whether it exists in another

@@ -30,6 +30,8 @@ class RegistryServiceStub:
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -65,6 +67,8 @@ class RegistryServiceServicer:
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def SetTaskDefinition(self, request, context):
@@ -148,6 +152,8 @@ class RegistryService:
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

@@ -29,6 +29,8 @@ class TaskServiceStub:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -73,6 +75,8 @@ class TaskServiceServicer:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def EnqueueTasks(self, request, context):
@@ -102,7 +106,8 @@ class TaskServiceServicer:
 
     def AwaitTasks(self, request, context):
         """AwaitTasks waits until at least one of the tasks is over, or `wait_duration` has passed, and
-        answers with all of them that are over by then. Waiting never owns a task: the caller may go.
+        answers with all of them that are over by then, as far as 16 MiB allow; a further call answers
+        the rest. Waiting never owns a task: the caller may go.
 
         Effect: none.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
@@ -191,6 +196,8 @@ class TaskService:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

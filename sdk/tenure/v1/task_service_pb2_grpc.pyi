@@ -30,6 +30,8 @@ class TaskServiceStub:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -55,7 +57,8 @@ class TaskServiceStub:
     """
     AwaitTasks: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.AwaitTasksRequest, _task_service_pb2.AwaitTasksResponse]
     """AwaitTasks waits until at least one of the tasks is over, or `wait_duration` has passed, and
-    answers with all of them that are over by then. Waiting never owns a task: the caller may go.
+    answers with all of them that are over by then, as far as 16 MiB allow; a further call answers
+    the rest. Waiting never owns a task: the caller may go.
 
     Effect: none.
     Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
@@ -89,6 +92,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -111,7 +116,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """
     AwaitTasks: _aio.UnaryUnaryMultiCallable[_task_service_pb2.AwaitTasksRequest, _task_service_pb2.AwaitTasksResponse]  # type: ignore[assignment]
     """AwaitTasks waits until at least one of the tasks is over, or `wait_duration` has passed, and
-    answers with all of them that are over by then. Waiting never owns a task: the caller may go.
+    answers with all of them that are over by then, as far as 16 MiB allow; a further call answers
+    the rest. Waiting never owns a task: the caller may go.
 
     Effect: none.
     Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
@@ -144,6 +150,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod
@@ -182,7 +190,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_task_service_pb2.AwaitTasksResponse, _abc.Awaitable[_task_service_pb2.AwaitTasksResponse]]:
         """AwaitTasks waits until at least one of the tasks is over, or `wait_duration` has passed, and
-        answers with all of them that are over by then. Waiting never owns a task: the caller may go.
+        answers with all of them that are over by then, as far as 16 MiB allow; a further call answers
+        the rest. Waiting never owns a task: the caller may go.
 
         Effect: none.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).

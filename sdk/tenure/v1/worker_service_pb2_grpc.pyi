@@ -31,6 +31,8 @@ class WorkerServiceStub:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -79,6 +81,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -123,6 +127,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
+    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
+    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod

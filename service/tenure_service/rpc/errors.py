@@ -53,7 +53,8 @@ TABLE: Final[dict[Reason, Row]] = {
 
 _MESSAGE_BYTES_MAX = 1024
 _METADATA_BYTES_MAX = 256
-_VIOLATIONS_MAX = 10
+#: Leaves room for the message and the other details.
+_VIOLATIONS_BYTES_MAX = 2_200
 
 
 def bug(exc: BaseException) -> TenureError:
@@ -77,7 +78,9 @@ def status(error: TenureError) -> status_pb2.Status:
     details = [_packed(info)]
     if isinstance(error, FieldInvalid):
         request = error_details_pb2.BadRequest()
-        for field, text in error.violations[:_VIOLATIONS_MAX]:
+        for field, text in error.violations:
+            if request.ByteSize() > _VIOLATIONS_BYTES_MAX:
+                break
             request.field_violations.add(
                 field=_clip(field, 100), description=_clip(text, _METADATA_BYTES_MAX // 2)
             )
