@@ -17,7 +17,7 @@ from typing import Final
 from tenure_service.config import ServerConfig
 from tenure_service.dispatch.hub import Durations, Hub
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.loops import upkeep
+from tenure_service.loops import readiness, upkeep
 from tenure_service.loops.due import DueLoop
 from tenure_service.loops.supervisor import Health, Supervisor
 from tenure_service.rpc.server import RpcServer
@@ -103,6 +103,8 @@ class Server:
         self._supervisor.start("partitions", functools.partial(upkeep.partitions, hub))
         self._supervisor.start("forget", functools.partial(upkeep.forget, hub))
         await self._rpc.start()
+        ready = functools.partial(readiness.run, hub, self._rpc.set_ready)
+        self._supervisor.start("ready", ready)
         _log.info("listening on %s", self.address)
 
     @property

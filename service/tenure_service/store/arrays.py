@@ -14,6 +14,8 @@ from psycopg import Connection
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
+from tenure_service.engine.tokens import TaskKey
+
 _HEADER = struct.Struct("!iiiii")
 _LENGTH = struct.Struct("!i")
 _NULL = _LENGTH.pack(-1)
@@ -56,6 +58,14 @@ def register(conn: Connection[tuple[object, ...]]) -> None:
 def uuids(ids: Iterable[str]) -> str:
     """Writes an array literal of UUIDs, which the caller has validated or the database has made."""
     return "{" + ",".join(ids) + "}"
+
+
+def task_keys(keys: Sequence[TaskKey]) -> dict[str, object]:
+    """Writes the two parallel arrays, `run_ids` and `task_ids`, that name tasks."""
+    return {
+        "run_ids": uuids(key.run_id for key in keys),
+        "task_ids": uuids(key.task_id for key in keys),
+    }
 
 
 def uuids_or_null(ids: Iterable[str | None]) -> str:

@@ -8,13 +8,6 @@ from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
 
 
-def _ids(keys: Sequence[TaskKey]) -> dict[str, object]:
-    return {
-        "run_ids": arrays.uuids(key.run_id for key in keys),
-        "task_ids": arrays.uuids(key.task_id for key in keys),
-    }
-
-
 def insert(
     conn: Conn,
     namespace_id: int,
@@ -25,7 +18,7 @@ def insert(
     now: datetime | None = None,
 ) -> None:
     """Asks for the end of tasks."""
-    parameters = _ids(keys) | {
+    parameters = arrays.task_keys(keys) | {
         "namespace_id": namespace_id,
         "reason": reason,
         "grace_ms": grace_ms,
@@ -36,13 +29,15 @@ def insert(
 
 def requested(conn: Conn, keys: Sequence[TaskKey]) -> set[str]:
     """Gives the ids of those tasks that are to be cancelled."""
-    found = statements.many(conn, "cancel_request_list", rows.CancelRequested, _ids(keys))
+    found = statements.many(
+        conn, "cancel_request_list", rows.CancelRequested, arrays.task_keys(keys)
+    )
     return {row.task_id for row in found}
 
 
 def delete(conn: Conn, keys: Sequence[TaskKey]) -> None:
     """Drops the requests of tasks that are over."""
-    statements.execute(conn, "cancel_request_delete", _ids(keys))
+    statements.execute(conn, "cancel_request_delete", arrays.task_keys(keys))
 
 
 def delete_any(conn: Conn, keys: Sequence[TaskKey]) -> None:

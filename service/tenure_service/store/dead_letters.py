@@ -9,13 +9,6 @@ from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
 
 
-def _ids(keys: Sequence[TaskKey]) -> dict[str, object]:
-    return {
-        "run_ids": arrays.uuids(key.run_id for key in keys),
-        "task_ids": arrays.uuids(key.task_id for key in keys),
-    }
-
-
 def list_(
     conn: Conn,
     namespace_id: int,
@@ -43,10 +36,10 @@ def list_(
 
 def lock(conn: Conn, namespace_id: int, keys: Sequence[TaskKey]) -> list[rows.DeadLetterHeld]:
     """Locks dead letters; one that does not exist has no row."""
-    parameters = _ids(keys) | {"namespace_id": namespace_id}
+    parameters = arrays.task_keys(keys) | {"namespace_id": namespace_id}
     return statements.many(conn, "dead_letter_lock", rows.DeadLetterHeld, parameters)
 
 
 def mark(conn: Conn, keys: Sequence[TaskKey], state: DeadLetterState) -> None:
     """Notes what was done with locked dead letters."""
-    statements.execute(conn, "dead_letter_mark", _ids(keys) | {"state": state})
+    statements.execute(conn, "dead_letter_mark", arrays.task_keys(keys) | {"state": state})

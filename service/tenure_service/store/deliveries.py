@@ -111,11 +111,7 @@ def details(conn: Conn, wanted: Sequence[tuple[TaskKey, int]]) -> dict[str, rows
 
 def policy_ids(conn: Conn, keys: Sequence[TaskKey]) -> dict[str, int]:
     """Reads, by task id, which policies tasks were enqueued with."""
-    parameters = {
-        "run_ids": arrays.uuids(key.run_id for key in keys),
-        "task_ids": arrays.uuids(key.task_id for key in keys),
-    }
-    found = statements.many(conn, "task_policy_list", rows.TaskPolicyId, parameters)
+    found = statements.many(conn, "task_policy_list", rows.TaskPolicyId, arrays.task_keys(keys))
     return {row.task_id: row.policy_id for row in found}
 
 

@@ -61,10 +61,8 @@ def read(
     conn: Conn, namespace_id: int, keys: Sequence[TaskKey], *, include_payloads: bool
 ) -> list[rows.TaskRow]:
     """Reads tasks in the order of the keys; one that does not exist has no row."""
-    parameters = {
+    parameters = arrays.task_keys(keys) | {
         "namespace_id": namespace_id,
-        "run_ids": arrays.uuids(key.run_id for key in keys),
-        "task_ids": arrays.uuids(key.task_id for key in keys),
         "include_payloads": include_payloads,
     }
     return statements.many(conn, "task_read", rows.TaskRow, parameters)
