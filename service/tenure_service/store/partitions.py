@@ -2,7 +2,7 @@
 
 `CREATE ... PARTITION OF` and a DEFAULT partition make every insert wait behind any open reader, so
 a partition is created as a table of its own and attached, with a short lock_timeout. Another
-replica's success (42P07, 42P17, 23505) is as good as one's own; IF NOT EXISTS would claim it.
+replica's success (42P07, 42710, 42P17, 23505) is as good as one's own; IF NOT EXISTS would claim it.
 """
 
 import logging
@@ -18,6 +18,14 @@ from tenure_service.store import rows, statements
 from tenure_service.store.database import Conn, Contention, Database
 
 _ATTEMPTS = 20
+#: Two `create table` may meet at the table, at its row type, at the unique index of the catalogue,
+#: or at the bounds.
+_MADE_BY_ANOTHER = (
+    errors.DuplicateTable,
+    errors.DuplicateObject,
+    errors.UniqueViolation,
+    errors.InvalidObjectDefinition,
+)
 PARENTS = ("tasks", "deliveries")
 
 _log = logging.getLogger(__name__)
@@ -106,7 +114,7 @@ def _create(database: Database, parent: str, name: str, start: datetime, end: da
         try:
             conn.execute(create)
             conn.execute(attach)
-        except (errors.DuplicateTable, errors.InvalidObjectDefinition, errors.UniqueViolation):
+        except _MADE_BY_ANOTHER:
             conn.rollback()
             return False
         return True
