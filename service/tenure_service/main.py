@@ -6,6 +6,7 @@
 import asyncio
 import functools
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -184,7 +185,9 @@ def supervise(command: Sequence[str], processes: int) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    children = [_Child(command) for _ in range(processes)]
+    # The children hold the reading end; the writing end goes with this process, however it ends.
+    alive, _kept = os.pipe()
+    children = [_Child(command, alive) for _ in range(processes)]
     code = 0
     while not stopping and not code:
         time.sleep(_WATCH_SECONDS)
@@ -199,15 +202,16 @@ def supervise(command: Sequence[str], processes: int) -> int:
 class _Child:
     """One server process of a group, and those that replace it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], alive: int) -> None:
         self._command = command
+        self._alive = alive
         self._first = True
         self._pause = _RESTART_PAUSE_SECONDS
         self._restart_at: float | None = None
         self._start()
 
     def _start(self) -> None:
-        self.process = _spawn(self._command)
+        self.process = _spawn(self._command, self._alive)
         self._began = time.monotonic()
         self._restart_at = None
 
@@ -239,6 +243,7 @@ class _Child:
         return 0
 
 
-def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "tenure_service", *command]
-    return subprocess.Popen(words)  # noqa: S603 - our own command line
+def _spawn(command: Sequence[str], alive: int) -> subprocess.Popen[bytes]:
+    """Starts a child that ends when the other end of the pipe `alive` is gone."""
+    words = [sys.executable, "-m", "tenure_service", *command, f"--parent-fd={alive}"]
+    return subprocess.Popen(words, pass_fds=[alive])  # noqa: S603 - our own command line

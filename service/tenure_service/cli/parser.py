@@ -132,6 +132,7 @@ def _run(commands: Any) -> None:
     )
     server.add_argument("--json", action="store_true", help="say where it listens as JSON")
     server.add_argument("--share-port", action="store_true", help=argparse.SUPPRESS)
+    server.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     worker = _add(
         commands,
         "worker",

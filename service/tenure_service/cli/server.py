@@ -13,7 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from tenure_service.cli import exits
-from tenure_service.cli.worker import LOG_FORMAT
+from tenure_service.cli.worker import LOG_FORMAT, stop_with_parent
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +31,8 @@ def run(values: argparse.Namespace) -> int:
     """Serves until a signal comes."""
     config = configuration(values)
     logging.basicConfig(format=LOG_FORMAT, level=config.log_level)
+    if values.parent_fd is not None:
+        stop_with_parent(values.parent_fd)
     if values.share_port:
         return _one(config, values, share_port=True)
     refuse_taken(config.listen)

@@ -70,6 +70,13 @@ def instant(value: datetime.datetime | None) -> str:
     return "-" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def printable(text: str) -> str:
+    """Shows control characters instead of obeying them: texts of handlers are not ours."""
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """Prints a table.
 
@@ -78,7 +85,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str)
         rows: One sequence a row; None shows as a dash.
         empty: Sentence to print, to stderr, where there are no rows.
     """
-    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    texts = [
+        ["-" if cell is None or cell == "" else printable(str(cell)) for cell in row]
+        for row in rows
+    ]
     if not texts:
         print(empty, file=sys.stderr)
         return
@@ -112,7 +122,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
     kept = [(name, str(value)) for name, value in pairs if value not in {None, "", "-"}]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
-        first, *rest = value.splitlines() or [""]
+        first, *rest = [printable(line) for line in value.splitlines()] or [""]
         print(f"{name.ljust(width)}  {first}")
         for line in rest:
             print(f"{' ' * width}  {line}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import sys
 import time
@@ -79,7 +80,7 @@ def _input(values: argparse.Namespace) -> bytes:
                 f"{where} cannot be read: {exc.strerror}", exits.USAGE
             ) from exc
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        value = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as exc:
         raise exits.CommandFailed(
             f"{where} is no JSON: {exc}\n"
@@ -97,6 +98,14 @@ def _input(values: argparse.Namespace) -> bytes:
 
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    """Reads a number; one that no float holds would come out as Infinity, which is not JSON."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is larger than a float can hold")
+    return number
 
 
 def _wait(client: Client, task_id: str, seconds: float) -> TaskOutcome | None:

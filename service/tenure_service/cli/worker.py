@@ -44,7 +44,7 @@ def run(values: argparse.Namespace) -> None:
             os.environ[f"TENURE_{name}"] = value  # an app reads them at its first call
     in_dev = values.parent_fd is not None
     if in_dev:
-        _stop_with_parent(values.parent_fd)
+        stop_with_parent(values.parent_fd)
     app = apps.load(values.app)
     # After the import: an app that sets up logging itself has the last word.
     if in_dev:
@@ -110,14 +110,14 @@ def _example(task: Any) -> str:
     return json.dumps(values)
 
 
-def _stop_with_parent(parent_fd: int) -> None:
+def stop_with_parent(parent_fd: int) -> None:
     """Stops this process when the other end of a pipe is gone, at the latest after some seconds."""
 
     def watch() -> None:
         os.read(parent_fd, 1)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(5.0)
-        sys.stderr.write("tenure worker: its `tenure dev` is gone, and a handler does not end\n")
+        sys.stderr.write("tenure: the process that started this one is gone; it ends now\n")
         os._exit(exits.FAILED)
 
     threading.Thread(target=watch, name="tenure-parent", daemon=True).start()

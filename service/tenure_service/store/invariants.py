@@ -2,7 +2,7 @@
 
 Each check is one statement, so one snapshot: it may run beside working servers, and a row that it
 gives is a bug of ours (or of a hand in the tables), never a matter of timing. Checks read whole
-tables: they are for `tenure doctor` and for tests that injected a fault.
+tables: they are for operators with a doubt and for tests that injected a fault.
 """
 
 from typing import Final
