@@ -5,11 +5,13 @@ import json
 import os
 import signal
 import socket
+from pathlib import Path
 
 import tenure
 from tenure_service.cli import flags, settings
 from tenure_service.config import ServerConfig
 from tests.cli.command import run, run_here, running
+from tests.eventually import eventually
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 
@@ -74,6 +76,24 @@ def test_server__child_killed__is_replaced_and_the_port_serves(database: str) ->
         client = tenure.Client(told[2]["address"])
         assert [each.name for each in client.list_namespaces()] == ["default"]
         assert server.end(signal.SIGTERM) == 0
+
+
+def test_server__parent_killed__its_processes_end_too(database: str) -> None:
+    words = ("server", *ANY_PORT, "--processes", "2", "--json", "--database", database)
+    with running(*words) as server:
+        server.until('"process_id"', count=2)
+        children = [int(child["process_id"]) for child in _told(server.lines)]
+        server.process.kill()
+        server.process.wait()
+        assert eventually(lambda: not any(_lives(child) for child in children), seconds=20)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+    return state.split()[0] != "Z"
 
 
 def _told(lines: list[str]) -> list[dict[str, str]]:
