@@ -129,11 +129,11 @@ class Server:
         if config.migrate:
             for applied in migrate.migrate(config.database, config.schema_name):
                 _log.info("applied migration %s", applied.name)
-        readiness = migrate.check_ready(config.database, config.schema_name)
-        for warning in readiness.warnings:
+        schema = migrate.check_ready(config.database, config.schema_name)
+        for warning in schema.warnings:
             _log.warning("%s", warning)
-        if not readiness.ready:
-            raise migrate.MigrationError("; ".join(readiness.problems))
+        if not schema.ready:
+            raise migrate.MigrationError("; ".join(schema.problems))
         self._database.open()
         maintain.ensure_partitions(self._database)
         if not maintain.is_writable(self._database):

@@ -31,7 +31,7 @@ async def test_timeout__handler_runs_too_long__is_retried_and_then_dead(
     @app.task(timeout=0.5, retry=TWICE)
     async def stuck() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # tidy: the handler under test takes too long
         except asyncio.CancelledError:
             cancelled.append(current_task().attempt)
             raise
@@ -83,7 +83,7 @@ async def test_heartbeat__details__reach_the_next_attempt(server: RunningServer)
         if task.attempt == 2:
             return task.details
         task.heartbeat({"done": 17})
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # tidy: the handler under test takes too long
         return None
 
     async with Worker(app):

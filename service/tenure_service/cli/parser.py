@@ -133,6 +133,11 @@ def _run(commands: Any) -> None:
     server.add_argument("--json", action="store_true", help="say where it listens as JSON")
     server.add_argument("--share-port", action="store_true", help=argparse.SUPPRESS)
     server.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
+    _worker(commands)
+    _schema(commands)
+
+
+def _worker(commands: Any) -> None:
     worker = _add(
         commands,
         "worker",
@@ -159,6 +164,9 @@ def _run(commands: Any) -> None:
     worker.add_argument("--log-level", default="INFO", metavar="NAME", help="(INFO)")
     worker.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     worker.add_argument("--hint", action="store_true", help=argparse.SUPPRESS)
+
+
+def _schema(commands: Any) -> None:
     migrate = _add(
         commands,
         "migrate",
