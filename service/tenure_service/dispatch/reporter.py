@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import worker_pb2 as worker
@@ -36,13 +36,6 @@ class _Item:
 
     results: list[Parsed]
     size: int = 0
-
-
-@dataclass(slots=True)
-class Recording:
-    """What became of the results of one report, in order."""
-
-    recorded: list[Recorded] = field(default_factory=list)
 
 
 class Reporter:

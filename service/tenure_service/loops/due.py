@@ -68,11 +68,14 @@ class DueLoop:
             if ends is not None:
                 hub.ended(ends)
                 again = True
-        if due.timer_due_ms is not None and due.timer_due_ms <= 0:
+        timer_due = due.timer_due_ms is not None and due.timer_due_ms <= 0
+        # A timer may be due because the total timeout of its task is.
+        if due.timeout_due or timer_due:
             overdue = await asyncio.to_thread(timeouts.sweep, hub.database, hub.catalogue)
             if overdue is not None:
                 hub.ended(overdue)
                 again = True
+        if timer_due:
             fired = await asyncio.to_thread(expire.fire_timers, hub.database)
             if fired:
                 ranks: dict[int, int] = {}
@@ -84,11 +87,6 @@ class DueLoop:
             ended = await asyncio.to_thread(cancel.end_overdue, hub.database, hub.catalogue)
             if ended is not None:
                 hub.ended(ended)
-        if due.timeout_due:
-            overdue = await asyncio.to_thread(timeouts.sweep, hub.database, hub.catalogue)
-            if overdue is not None:
-                hub.ended(overdue)
-                again = True
         if due.cancel_requested:
             await hub.tell_cancels()
         if due.ready_lane_ids:

@@ -6,6 +6,7 @@ overdue is computed from the policy, the handler's start and its last progress, 
 lock. Holds INV-07, INV-08, INV-12.
 """
 
+import dataclasses
 import logging
 import random
 from collections.abc import Iterable, Mapping
@@ -237,17 +238,13 @@ def _back(row: rows.WaitingOverdue, *, keep_total: bool) -> deliveries.PutBack:
 
 
 def _next(row: rows.WaitingOverdue, delay_ms: int, start_ms: int | None) -> deliveries.PutBack:
-    return deliveries.PutBack(
-        run_id=row.run_id,
-        task_id=row.task_id,
-        namespace_id=row.namespace_id,
-        lane_id=row.lane_id,
-        rank=row.rank,
+    """Gives the place of the next attempt: at the end of the lane, or after a delay."""
+    return dataclasses.replace(
+        _back(row, keep_total=True),
         attempt=row.attempt + 1,
         delivery=row.delivery + 1,
-        lost_count=row.lost_count,
+        seq=None,
         delay_ms=delay_ms,
-        total_by=row.total_by,
         start_ms=start_ms,
     )
 
