@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure_service.store import database, partitions, queries
+from tenure_service.store import connections, partitions, queries
 from tenure_service.store.database import Database
 from tests import fix_db
 from tests.store.test_contract import _numbered
@@ -85,8 +85,9 @@ def filled(
         opened.open()
         partitions.ensure(opened)
         opened.close()
-        options = f"{database._OPTIONS} -c search_path=tenure"
-        with psycopg.connect(dsn, autocommit=True, options=options) as conn:
+        # The script that fills it is many statements, which cannot be prepared.
+        settings = connections.for_statements("tenure", "plans") | {"prepare_threshold": None}
+        with psycopg.connect(dsn, autocommit=True, **settings) as conn:
             conn.execute(FILL.encode())
             yield conn
 

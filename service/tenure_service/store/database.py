@@ -7,24 +7,34 @@
 
 Whatever says that a connection is no good (class 08, 57P01 to 57P03, 25006) discards it and
 becomes DATABASE_UNAVAILABLE; a transaction that failed before its COMMIT was sent is tried once
-more on another connection first.
+more on another connection first. One whose COMMIT was sent and not answered is never simply run
+again: what became of it is asked first (`commits`).
 """
 
 import logging
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import psycopg
-from psycopg import Connection, conninfo, errors
-from psycopg.rows import TupleRow
+from psycopg import conninfo, errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from tenure_service.engine.errors import Reason, TenureError, database_unavailable
-from tenure_service.store import arrays
+from tenure_service.store import arrays, connections
+from tenure_service.store.commits import Commits, Fate, Unanswered
+from tenure_service.store.connections import Conn
 
-Conn = Connection[TupleRow]
+__all__ = [
+    "Conn",
+    "Contention",
+    "DataRefused",
+    "Database",
+    "DatabaseError",
+    "PartitionMissing",
+]
+
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
@@ -34,22 +44,6 @@ _CHECKOUT_SECONDS = 5.0
 #: The pool doubles its pauses until it gives up, and the next checkout begins anew. With 60 s it sat
 #: out as long again as PostgreSQL had been away, up to 29 s.
 _RECONNECT_SECONDS = 3.0
-#: Generic plans, and no joins that read whole tables: a lease joined with its tables otherwise
-#: scans every partition, or is planned anew each time (1,146 against 2,460 tasks/s in tens).
-_OPTIONS = " ".join(
-    f"-c {setting}"
-    for setting in (
-        "plan_cache_mode=force_generic_plan",
-        "enable_hashjoin=off",
-        "enable_mergejoin=off",
-        "enable_seqscan=off",
-        "jit=off",
-        "lock_timeout=5s",
-        "statement_timeout=60s",
-        "idle_in_transaction_session_timeout=60s",
-        "default_transaction_isolation=read\\ committed",
-    )
-)
 
 
 class DatabaseError(Exception):
@@ -85,18 +79,14 @@ class Database:
         """
         self.dsn = dsn
         self.schema = schema
+        self._commits = Commits()
         self._pool: ConnectionPool[Conn] = ConnectionPool(
             dsn,
-            kwargs={
-                "options": f"{_OPTIONS} -c search_path={schema}",
-                "application_name": name,
-                "prepare_threshold": 0,
-                "target_session_attrs": "read-write",
-            },
+            kwargs=connections.for_statements(schema, name),
             min_size=1,
             max_size=connection_count,
             open=False,
-            configure=arrays.register,
+            configure=self._prepare,
             check=ConnectionPool.check_connection,
             name=name,
             timeout=_CHECKOUT_SECONDS,
@@ -133,12 +123,27 @@ class Database:
         Raises:
             Contention: it was tried often enough, or a lock was waited for too long.
             DataRefused: a value cannot be stored.
-            TenureError: DATABASE_UNAVAILABLE, or whatever `work` raises.
+            TenureError: DATABASE_UNAVAILABLE (whether it was committed may then be unknown), or
+                whatever `work` raises.
         """
+        return self._run(work, writes=True)
+
+    def read(self, work: Callable[[Conn], R]) -> R:
+        """The same for work that only reads: nothing is lost if its end is not heard of."""
+        return self._run(work, writes=False)
+
+    def _run(self, work: Callable[[Conn], R], *, writes: bool) -> R:
         for attempt in range(1, _RETRIES + 1):
             try:
                 with self._pool.connection() as conn:
-                    return self._attempt(conn, work)
+                    return self._attempt(conn, work, writes=writes)
+            except Unanswered as exc:
+                fate = self._commits.fate(exc.mark, self.read)
+                _log.warning("a commit was not answered; its transaction is %s", fate.name.lower())
+                if fate is Fate.COMMITTED:
+                    return cast("R", exc.result)
+                if fate is Fate.UNKNOWN or attempt == _RETRIES:
+                    raise database_unavailable("a commit was not answered") from exc
             except (errors.SerializationFailure, errors.DeadlockDetected) as exc:
                 if attempt == _RETRIES:
                     raise Contention(type(exc).__name__) from exc
@@ -155,25 +160,37 @@ class Database:
             except (psycopg.DataError, psycopg.IntegrityError) as exc:
                 raise DataRefused(f"{exc.sqlstate} {exc.diag.constraint_name or ''}") from exc
             except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
-                if attempt > 1 or isinstance(exc, PoolTimeout) or getattr(exc, "committing", False):
+                if attempt > 1 or isinstance(exc, PoolTimeout):
                     raise database_unavailable(_reason(exc)) from exc
                 _log.warning("a connection was lost; trying once more: %s", _reason(exc))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _attempt(self, conn: Conn, work: Callable[[Conn], R]) -> R:
+    def _attempt(self, conn: Conn, work: Callable[[Conn], R], *, writes: bool) -> R:
         try:
             result = work(conn)
         except errors.ReadOnlySqlTransaction:
             # A demoted primary: the connection itself is healthy, and of no use any more.
             conn.close()
             raise
+        mark = self._commits.mark(conn) if writes else None
         try:
             conn.commit()
         except psycopg.OperationalError as exc:
-            # Whether it was committed is unknown: it must not run again by itself.
-            exc.committing = True  # type: ignore[attr-defined]
-            raise
+            if mark is None or _is_refusal(exc):
+                raise
+            raise Unanswered(mark, result) from exc
         return result
+
+    def _prepare(self, conn: Conn) -> None:
+        """Makes a new connection ready for the pool."""
+        arrays.register(conn)
+        self._commits.meet(conn)
+        conn.commit()
+
+
+def _is_refusal(exc: psycopg.OperationalError) -> bool:
+    """Says whether PostgreSQL answered, and no: it does not say so of what it has committed."""
+    return exc.sqlstate is not None and not exc.sqlstate.startswith(("08", "57P"))
 
 
 def _reason(exc: Exception) -> str:

@@ -8,11 +8,10 @@ import psycopg
 from psycopg import AsyncConnection, Connection, sql
 
 from tenure_service.engine.errors import database_unavailable
+from tenure_service.store import connections
 
 if TYPE_CHECKING:
     from psycopg.rows import TupleRow
-
-_CONNECT_SECONDS = 5
 
 
 class Channel:
@@ -33,13 +32,8 @@ class Channel:
         with self._lock:
             try:
                 if self._conn is None or self._conn.closed:
-                    # A hint is worth no wait for the disk.
                     self._conn = psycopg.connect(
-                        self._dsn,
-                        autocommit=True,
-                        connect_timeout=_CONNECT_SECONDS,
-                        application_name="tenure notify",
-                        options="-c synchronous_commit=off",
+                        self._dsn, **connections.for_hints("tenure notify")
                     )
                 self._conn.execute("select pg_notify(%s::text, %s::text)", [self._name, text])
             except psycopg.Error as exc:
@@ -55,10 +49,7 @@ class Channel:
         """
         try:
             conn = await AsyncConnection.connect(
-                self._dsn,
-                autocommit=True,
-                connect_timeout=_CONNECT_SECONDS,
-                application_name="tenure listen",
+                self._dsn, **connections.for_hints("tenure listen")
             )
             async with conn:
                 await conn.execute(sql.SQL("listen {}").format(sql.Identifier(self._name)))

@@ -55,7 +55,7 @@ def widths(now: datetime, ahead: int) -> list[tuple[datetime, datetime]]:
 
 def ensure(database: Database, *, ahead: int = limits.PARTITIONS_AHEAD) -> list[str]:
     """Creates the partitions that are missing; gives the names of those that it made itself."""
-    found, now = database.transact(lambda conn: (_list(conn), _now(conn)))
+    found, now = database.read(lambda conn: (_list(conn), _now(conn)))
     existing = {row.name for row in found}
     made: list[str] = []
     for start, end in widths(now, ahead):
@@ -70,7 +70,12 @@ def ensure(database: Database, *, ahead: int = limits.PARTITIONS_AHEAD) -> list[
 
 def ahead_duration(database: Database) -> timedelta:
     """Says how long, from now, every table has partitions without a gap."""
-    found, now = database.transact(lambda conn: (_list(conn), _now(conn)))
+    return database.read(ahead)
+
+
+def ahead(conn: Conn) -> timedelta:
+    """The same, on a connection."""
+    found, now = _list(conn), _now(conn)
     return min(_end(parent, found, now) for parent in PARENTS) - now
 
 

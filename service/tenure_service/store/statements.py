@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from psycopg.rows import args_row, class_row
 
 from tenure_service.store import queries
-from tenure_service.store.database import Conn
+from tenure_service.store.connections import Conn
 
 R = TypeVar("R")
 Parameters = Mapping[str, Any]

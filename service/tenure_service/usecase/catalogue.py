@@ -93,7 +93,7 @@ class Catalogue:
 
     def namespaces(self) -> list[rows.NamespaceRow]:
         """Lists all namespaces."""
-        return self._database.transact(registry.namespaces)
+        return self._database.read(registry.namespaces)
 
     def lane_ids(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
         """Gives the ids of lanes, creating those that do not stand."""
@@ -111,7 +111,7 @@ class Catalogue:
         def load(missing: list[int]) -> dict[int, Lane]:
             if conn is not None:
                 return registry.read_lanes(conn, missing)
-            found = self._database.transact(lambda own: registry.read_lanes(own, missing))
+            found = self._database.read(lambda own: registry.read_lanes(own, missing))
             self._lane_ids.update({lane: lane_id for lane_id, lane in found.items()})
             return found
 
@@ -147,14 +147,14 @@ class Catalogue:
         def load(missing: list[int]) -> dict[int, Policy]:
             if conn is not None:
                 return registry.read_policies(conn, missing)
-            return self._database.transact(lambda own: registry.read_policies(own, missing))
+            return self._database.read(lambda own: registry.read_policies(own, missing))
 
         return self._policies.fill(policy_ids, load)
 
     def sources(self, namespace_id: int, name: str) -> Sources:
         """Gives what is registered of a task name, a few seconds old at most."""
         if time.monotonic() - self._sources_read_at > _SOURCES_SECONDS:
-            found = self._database.transact(registry.policies)
+            found = self._database.read(registry.policies)
             self._sources = {
                 (row.namespace_id, row.name): Sources(
                     PartialPolicy.from_json(row.override), PartialPolicy.from_json(row.declared)

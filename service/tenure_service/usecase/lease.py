@@ -47,7 +47,7 @@ def take(conn: Conn, pick: Pick) -> tuple[list[rows.LeasedTask], dict[str, rows.
 
 def heads(database: Database, lane_ids: Sequence[int]) -> list[rows.LaneHead]:
     """Finds the first waiting task of each lane, the most urgent lane first."""
-    return database.transact(lambda conn: leases.heads(conn, lane_ids))
+    return database.read(lambda conn: leases.heads(conn, lane_ids))
 
 
 def renew(

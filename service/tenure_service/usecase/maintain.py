@@ -8,12 +8,12 @@ from tenure_service.store.database import Conn, Database
 
 def due(database: Database, served: Sequence[tuple[int, str, str]]) -> rows.Due:
     """Says what there is to do; see `store.timers.due`."""
-    return database.transact(lambda conn: timers.due(conn, served))
+    return database.read(lambda conn: timers.due(conn, served))
 
 
 def cancel_notices(database: Database) -> list[rows.CancelNotice]:
     """Lists the requests to cancel that workers are to be told of."""
-    return database.transact(cancels.notices)
+    return database.read(cancels.notices)
 
 
 def forget(database: Database) -> None:
@@ -33,4 +33,4 @@ def ensure_partitions(database: Database) -> list[str]:
 
 def is_writable(database: Database) -> bool:
     """Proves that the database takes writes."""
-    return not database.transact(timers.clock).read_only
+    return not database.read(timers.clock).read_only

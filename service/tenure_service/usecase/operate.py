@@ -24,7 +24,7 @@ def list_dead_letters(
     row_count_max: int,
 ) -> list[rows.DeadLetterRow]:
     """Lists dead letters of one state, the latest death first."""
-    return database.transact(
+    return database.read(
         lambda conn: dead_letters.list_(
             conn,
             namespace_id,
@@ -137,14 +137,14 @@ def create_namespace(database: Database, catalogue: Catalogue, name: str) -> row
 
 def list_workers(database: Database, namespace_id: int) -> list[rows.SessionRow]:
     """Lists the workers of a namespace."""
-    return database.transact(lambda conn: sessions.list_(conn, namespace_id))
+    return database.read(lambda conn: sessions.list_(conn, namespace_id))
 
 
 def queue_statistics(
     database: Database, namespace_id: int, *, queue: str | None
 ) -> list[rows.QueueStatisticsRow]:
     """Counts what stands where."""
-    return database.transact(
+    return database.read(
         lambda conn: registry.queue_statistics(conn, namespace_id, queue=queue)
     )
 
@@ -172,7 +172,7 @@ def list_task_definitions(
     database: Database, namespace_id: int, *, after: str, row_count_max: int
 ) -> list[rows.TaskDefRow]:
     """Lists task definitions after a name."""
-    return database.transact(
+    return database.read(
         lambda conn: registry.task_defs(
             conn, namespace_id, after=after, row_count_max=row_count_max
         )
@@ -190,6 +190,6 @@ def list_queues(
     database: Database, namespace_id: int, *, after: str, row_count_max: int
 ) -> list[rows.QueueRow]:
     """Lists queues after a name."""
-    return database.transact(
+    return database.read(
         lambda conn: registry.queues(conn, namespace_id, after=after, row_count_max=row_count_max)
     )

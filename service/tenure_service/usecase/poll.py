@@ -136,7 +136,7 @@ def _repeat(database: Database, wanted: Wanted) -> list[Grant]:
             )
         return leases.outstanding(conn, keys.unpack(row.answer))
 
-    found = database.transact(work)
+    found = database.read(work)
     grants: dict[str, Grant] = {}
     for task in found:
         if task.lease_id not in grants:
@@ -173,4 +173,4 @@ def cancels_of(database: Database, lease_ids: Sequence[str]) -> list[rows.Cancel
     """Lists the requests to cancel tasks of some leases."""
     if not lease_ids:
         return []
-    return database.transact(lambda conn: cancels.of_leases(conn, lease_ids))
+    return database.read(lambda conn: cancels.of_leases(conn, lease_ids))

@@ -55,7 +55,7 @@ def get(
         found = tasks.read(conn, namespace_id, [key], include_payloads=include_payloads)
         return found, tasks.deliveries(conn, key) if found else []
 
-    found, deliveries = database.transact(work)
+    found, deliveries = database.read(work)
     if not found:
         raise not_found(task_id_text(*key))
     return _views(catalogue, found)[0], deliveries
@@ -86,7 +86,7 @@ def list_tasks(
         )
         return tasks.read(conn, namespace_id, keys, include_payloads=False) if keys else []
 
-    found = database.transact(work)
+    found = database.read(work)
     return _views(catalogue, found)
 
 
@@ -94,7 +94,7 @@ def results(
     database: Database, wanted: Sequence[tuple[int, TaskKey]]
 ) -> dict[tuple[int, str], rows.TaskResultRow]:
     """Reads how tasks were over; see `store.tasks.results`."""
-    return database.transact(lambda conn: tasks.results(conn, wanted))
+    return database.read(lambda conn: tasks.results(conn, wanted))
 
 
 def explain(
@@ -115,7 +115,7 @@ def explain(
         )
         return found, around
 
-    found, around = database.transact(work)
+    found, around = database.read(work)
     if around is None:
         raise not_found(task_id_text(*key))
     view = _views(catalogue, found)[0]
@@ -137,6 +137,12 @@ def _reasons(view: TaskView, around: rows.ExplainRow) -> list[str]:
     row = view.row
     state = view.state
     reasons: list[str] = []
+    if state in (TaskState.DELAYED, TaskState.BACKOFF) and around.timers_held_at is not None:
+        reasons.append(
+            f"Timers are held since {around.timers_held_at:%Y-%m-%d %H:%M:%S %Z}, because the "
+            "database was restored to an earlier moment; `tenure restore-check --release` lets "
+            "them go."
+        )
     if state is TaskState.DELAYED:
         reasons.append(f"It was enqueued with a delay, until {row.ready_at:%Y-%m-%d %H:%M:%S %Z}.")
     elif state is TaskState.BACKOFF:

@@ -93,7 +93,7 @@ def take_over(
     """
     ends = expire.lose_unheld(database, catalogue, session_id, kept_lease_ids)
     found = (
-        database.transact(lambda conn: leases.outstanding(conn, kept_lease_ids))
+        database.read(lambda conn: leases.outstanding(conn, kept_lease_ids))
         if kept_lease_ids
         else []
     )
@@ -113,6 +113,11 @@ def take_over(
     ]
 
 
-def touch(database: Database, presences: Sequence[Presence]) -> None:
-    """Notes that sessions are alive."""
-    database.transact(lambda conn: sessions.touch(conn, presences))
+def touch(database: Database, presences: Sequence[Presence]) -> set[str]:
+    """Notes that sessions are alive; gives those that are not: closed by others, or gone."""
+
+    def work(conn: Conn) -> set[str]:
+        sessions.touch(conn, presences)
+        return sessions.gone(conn, [presence.session_id for presence in presences])
+
+    return database.transact(work)

@@ -4,6 +4,18 @@ Ids are lower case UUID text: that is what travels, and turning it into UUID obj
 more than reading it. Rows of the hot path are tuples with names, for the same reason.
 """
 
+from tenure_service.store.rows.doctor import (
+    DoctorDatabase,
+    DoctorDead,
+    DoctorDeaf,
+    DoctorHolder,
+    DoctorRight,
+    DoctorRunning,
+    DoctorSetting,
+    DoctorTable,
+    DoctorUnserved,
+    DoctorUuid,
+)
 from tenure_service.store.rows.json import Json
 from tenure_service.store.rows.moving import (
     CancelNotice,
@@ -49,11 +61,21 @@ from tenure_service.store.rows.registry import (
     PolicyRow,
     QueueRow,
     QueueStatisticsRow,
+    ServerIncarnation,
     SessionHeld,
+    SessionKey,
     SessionOpened,
     SessionRow,
     TaskDefPolicies,
     TaskDefRow,
+    TransactionFate,
+    TransactionMark,
+)
+from tenure_service.store.rows.restoring import (
+    ReadyCount,
+    RestoreCounts,
+    RestoreData,
+    RestoreRow,
 )
 
 __all__ = [
@@ -70,6 +92,16 @@ __all__ = [
     "DeliveryInserted",
     "DeliveryRow",
     "DetailsRow",
+    "DoctorDatabase",
+    "DoctorDead",
+    "DoctorDeaf",
+    "DoctorHolder",
+    "DoctorRight",
+    "DoctorRunning",
+    "DoctorSetting",
+    "DoctorTable",
+    "DoctorUnserved",
+    "DoctorUuid",
     "Due",
     "ExplainRow",
     "IdMade",
@@ -88,9 +120,15 @@ __all__ = [
     "PolicyRow",
     "QueueRow",
     "QueueStatisticsRow",
+    "ReadyCount",
     "RequestClaimed",
     "RequestRow",
+    "ServerIncarnation",
+    "RestoreCounts",
+    "RestoreData",
+    "RestoreRow",
     "SessionHeld",
+    "SessionKey",
     "SessionOpened",
     "SessionRow",
     "TaskDefPolicies",
@@ -100,6 +138,8 @@ __all__ = [
     "TaskResultRow",
     "TaskRow",
     "TimerFired",
+    "TransactionFate",
+    "TransactionMark",
     "WaitingOverdue",
     "WaitingTaken",
 ]

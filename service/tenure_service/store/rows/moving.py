@@ -220,6 +220,7 @@ class TimerFired:
 class Due:
     """What there is to do now, for all loops of a server."""
 
+    timers_held_at: datetime | None
     lease_expired: bool
     timer_due_ms: int | None
     cancel_overdue: bool

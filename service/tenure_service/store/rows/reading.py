@@ -88,6 +88,7 @@ class DetailsRow:
 class ExplainRow:
     """What stands around a task."""
 
+    timers_held_at: datetime | None
     worker_count: int
     registered: bool
     paused_at: datetime | None

@@ -122,6 +122,35 @@ class ClockRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionMark:
+    """The id of a transaction, none if it has written nothing."""
+
+    xid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFate:
+    """What pg_xact_status says; none if the transaction is too old."""
+
+    status: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerIncarnation:
+    """When a server started, and its own processes."""
+
+    started_at: datetime
+    own_pids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKey:
+    """The id of a session."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHeld:
     """Whether a session holds a lease."""
 

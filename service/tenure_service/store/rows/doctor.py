@@ -1,0 +1,108 @@
+"""Rows of what `tenure doctor` looks at."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorUuid:
+    """An id that PostgreSQL made."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorSetting:
+    """A setting of PostgreSQL, and where its value comes from."""
+
+    name: str
+    setting: str
+    unit: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorDatabase:
+    """The database as a whole; `connection_count_max` is what Tenure's connections can come to."""
+
+    name: str
+    now: datetime
+    in_recovery: bool
+    byte_count: int
+    connection_count_max: int
+    connection_count_other: int
+    connection_count: int
+    server_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorRight:
+    """Something that the role may not do, and to what."""
+
+    thing: str
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorTable:
+    """A table's storage options, and what vacuum left in it."""
+
+    name: str
+    options: list[str]
+    live_count: int
+    dead_count: int
+    unvacuumed_duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorHolder:
+    """What keeps vacuum from its work, and for how long."""
+
+    kind: str
+    name: str
+    holder: str
+    held_duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorRunning:
+    """Tasks of one name that run without a limit; the id of the oldest."""
+
+    namespace: str
+    queue: str
+    name: str
+    task_count: int
+    task_id: str
+    run_duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorDeaf:
+    """A worker that renews and has no stream."""
+
+    namespace: str
+    worker: str
+    session_id: str
+    held_count: int
+    silent_duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorUnserved:
+    """A name that tasks wait for and nobody ever registered."""
+
+    namespace: str
+    queue: str
+    name: str
+    wait_duration: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorDead:
+    """Open dead letters of one name and reason."""
+
+    namespace: str
+    queue: str
+    name: str
+    reason: str
+    task_count: int
