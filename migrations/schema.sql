@@ -319,6 +319,29 @@ CREATE TABLE tenure.requests (
     requested_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE tenure.restores (
+    restore_id bigint NOT NULL,
+    checked_at timestamp with time zone DEFAULT now() NOT NULL,
+    checked_by text NOT NULL,
+    data_until timestamp with time zone,
+    void_until timestamp with time zone NOT NULL,
+    session_count bigint DEFAULT 0 NOT NULL,
+    lease_count bigint DEFAULT 0 NOT NULL,
+    task_count bigint DEFAULT 0 NOT NULL,
+    released_at timestamp with time zone,
+    released_by text,
+    CONSTRAINT restores_released_by_whom CHECK (((released_at IS NULL) = (released_by IS NULL)))
+);
+
+ALTER TABLE tenure.restores ALTER COLUMN restore_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenure.restores_restore_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE tenure.schema_migrations (
     id text NOT NULL,
     name text NOT NULL,
@@ -501,6 +524,9 @@ ALTER TABLE ONLY tenure.ready_tasks_p7
 ALTER TABLE ONLY tenure.requests
     ADD CONSTRAINT requests_pkey PRIMARY KEY (namespace_id, request_id);
 
+ALTER TABLE ONLY tenure.restores
+    ADD CONSTRAINT restores_pkey PRIMARY KEY (restore_id);
+
 ALTER TABLE ONLY tenure.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (id);
 
@@ -578,6 +604,8 @@ CREATE INDEX ready_tasks_p7_deadline_at_idx ON tenure.ready_tasks_p7 USING btree
 CREATE INDEX ready_tasks_p7_task_id_idx ON tenure.ready_tasks_p7 USING btree (task_id);
 
 CREATE INDEX requests_requested_idx ON tenure.requests USING btree (requested_at);
+
+CREATE UNIQUE INDEX restores_held_unique ON tenure.restores USING btree (((released_at IS NULL))) WHERE (released_at IS NULL);
 
 CREATE INDEX sessions_open_idx ON tenure.sessions USING btree (namespace_id, worker) WHERE (closed_at IS NULL);
 

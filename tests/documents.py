@@ -1,10 +1,14 @@
 """Reads the code blocks of a document: files to write, and commands with what they print."""
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A block of a list is indented.
+_BLOCK = re.compile(
+    r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(slots=True)
@@ -26,10 +30,19 @@ class Command:
 Step = File | Command
 
 
+def blocks(document: Path) -> list[tuple[str, str, str]]:
+    """Lists the code blocks of a document, as (language, title, text)."""
+    text = document.read_text(encoding="utf-8")
+    return [
+        (language, title, textwrap.dedent(body))
+        for _, language, title, body in _BLOCK.findall(text)
+    ]
+
+
 def steps(document: Path) -> list[Step]:
     """Lists what a document tells its reader to do, in order."""
     found: list[Step] = []
-    for language, title, body in _BLOCK.findall(document.read_text(encoding="utf-8")):
+    for language, title, body in blocks(document):
         if language == "console":
             for line in body.splitlines():
                 if line.startswith("$ "):

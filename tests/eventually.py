@@ -1,5 +1,6 @@
 """Waits for a condition that another process or thread brings about."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -16,4 +17,16 @@ def eventually(probe: Callable[[], T], *, seconds: float = 10.0) -> T:
     never = threading.Event()
     while not (answer := probe()) and time.monotonic() < deadline:
         never.wait(_PAUSE_SECONDS)
+    return answer
+
+
+async def eventually_async(probe: Callable[[], T], *, seconds: float = 10.0) -> T:
+    """Does the same, and lets the event loop run meanwhile."""
+    deadline = time.monotonic() + seconds
+    never = asyncio.Event()
+    while not (answer := probe()) and time.monotonic() < deadline:
+        try:
+            await asyncio.wait_for(never.wait(), _PAUSE_SECONDS)
+        except TimeoutError:
+            continue
     return answer

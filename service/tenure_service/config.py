@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -39,9 +40,21 @@ class ServerConfig(BaseModel):
     database: str = Field(description="libpq connection string of the PostgreSQL 18 database")
     schema_name: str = Field("tenure", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     listen: str = Field("127.0.0.1:7711", description="host:port for gRPC; port 0 is any free one")
+    tls_cert: Path | None = Field(None, description="file with the certificate (PEM), for TLS")
+    tls_key: Path | None = Field(None, description="file with its private key (PEM)")
+    tls_client_ca: Path | None = Field(
+        None, description="file with who signs clients' certificates (PEM), for mutual TLS"
+    )
+    require_keys: bool = Field(False, description="refuse callers without a key")
     insecure: bool = Field(False, description="allow a non-loopback address without TLS and keys")
     migrate: bool = Field(True, description="bring the schema up to date at start")
     connections: int = Field(16, ge=16, le=200, description="connections to PostgreSQL, at most")
+    payload_memory_mib: int = Field(
+        limits.PAYLOAD_MEMORY_BYTES // 1024**2,
+        ge=64,
+        le=1024**2,
+        description="MiB of payloads that a process holds at most; producers wait from half of it",
+    )
     processes: int = Field(1, ge=1, le=64)
     lease_seconds: Seconds = limits.LEASE_DURATION.total_seconds()
     first_lease_seconds: Seconds = limits.FIRST_LEASE_DURATION.total_seconds()
@@ -76,12 +89,37 @@ class ServerConfig(BaseModel):
     @classmethod
     def _open_on_purpose(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic's form
         listen = info.data.get("listen")
-        if not value and listen is not None and not is_loopback(listen):
+        missing = [
+            setting
+            for setting, there in (
+                ("tls_cert", info.data.get("tls_cert")),
+                ("require_keys", info.data.get("require_keys")),
+            )
+            if not there
+        ]
+        if not value and listen is not None and not is_loopback(listen) and missing:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise ValueError(
-                f"listen is {listen}, an address that others can reach, and TLS is not set "
-                "up; listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
+                f"listen is {listen}, an address that others can reach, without {flags}; "
+                "set them, listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
             )
         return value
+
+    @field_validator("tls_key", "tls_client_ca")
+    @classmethod
+    def _tls_complete(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        certificate = info.data.get("tls_cert")
+        if value is not None and certificate is None:
+            raise ValueError("is set without --tls-cert (TENURE_TLS_CERT)")
+        if info.field_name == "tls_key" and value is None and certificate is not None:
+            raise ValueError("not set, and --tls-cert needs it")
+        return value
+
+    @property
+    def is_open(self) -> bool:
+        """True if others can reach it and something of TLS and keys is missing."""
+        protected = self.tls_cert is not None and self.require_keys
+        return not is_loopback(self.listen) and not protected
 
     @property
     def stop_grace(self) -> timedelta:

@@ -21,11 +21,13 @@ from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.loops import readiness, upkeep
 from tenure_service.loops.due import DueLoop
 from tenure_service.loops.supervisor import Health, Supervisor
+from tenure_service.rpc import tls
 from tenure_service.rpc.server import RpcServer
 from tenure_service.store import migrate
 from tenure_service.store.database import Database
 from tenure_service.store.rows import QueueStatisticsRow
 from tenure_service.usecase import maintain, operate
+from tenure_service.usecase.access import Keys
 from tenure_service.usecase.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
@@ -43,6 +45,12 @@ def _durations(config: ServerConfig) -> Durations:
         heartbeat=timedelta(seconds=config.heartbeat_seconds),
         accept=timedelta(seconds=config.accept_seconds),
     )
+
+
+def _tls_files(config: ServerConfig) -> tls.Files | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return tls.Files(config.tls_cert, config.tls_key, config.tls_client_ca)
 
 
 class Server:
@@ -93,15 +101,27 @@ class Server:
         """
         config = self._config
         await asyncio.to_thread(self._prepare_database)
-        hub = Hub(self._database, self._catalogue, _durations(config))
+        hub = Hub(
+            self._database,
+            self._catalogue,
+            _durations(config),
+            keys=Keys(self._database, required=config.require_keys),
+            memory_bytes=config.payload_memory_mib * 1024**2,
+        )
         self._hub = hub
-        self._rpc = RpcServer(hub, config.listen, share_port=self._share_port)
+        self._rpc = RpcServer(
+            hub, config.listen, share_port=self._share_port, tls_files=_tls_files(config)
+        )
         due = DueLoop(hub)
         self._supervisor.start("lease", functools.partial(_plain, hub.leaser.run))
         self._supervisor.start("due", due.run)
         self._supervisor.start("notify", functools.partial(_plain, hub.wake.tell))
         self._supervisor.start("listen", functools.partial(_plain, hub.wake.hear))
         self._supervisor.start("partitions", functools.partial(upkeep.partitions, hub))
+        if config.require_keys:
+            self._supervisor.start("keys", functools.partial(upkeep.keys, hub))
+        if config.is_open:
+            self._supervisor.start("open", functools.partial(upkeep.open_address, config.listen))
         self._supervisor.start("forget", functools.partial(upkeep.forget, hub))
         await self._rpc.start()
         ready = functools.partial(readiness.run, hub, self._rpc.set_ready)

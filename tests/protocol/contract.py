@@ -247,6 +247,7 @@ WORKER_ROWS = [
         where="read_only",
     ),
     _row("WorkerService.ReportTasks", _INVALID, service.ReportTasksRequest(), "results"),
+    _row("WorkerService.ReportTasks", Reason.OVERLOADED, reporting(), where="crowded"),
     _row("WorkerService.ReportTasks", _DOWN, reporting(), where="read_only"),
     _item(
         "WorkerService.ReportTasks",
@@ -442,14 +443,48 @@ OTHER_ROWS = [
     ),
 ]
 
-ROWS = [*WORKER_ROWS, *TASK_ROWS, *OTHER_ROWS]
+ACCESS_ROWS = [
+    _row(
+        "AdminService.CreateApiKey",
+        _INVALID,
+        admin.CreateApiKeyRequest(
+            scopes=[UNKNOWN_STATE], queue_globs=[""], lifetime=caller.seconds(-1)
+        ),
+        "name",
+        "scopes",
+        "queue_globs[0]",
+        "lifetime",
+    ),
+    _row(
+        "AdminService.CreateApiKey",
+        Reason.SCOPE_MISSING,
+        admin.CreateApiKeyRequest(name="more", scopes=[admin.SCOPE_WORKER]),
+        where="keyed",
+    ),
+    _row("AdminService.RevokeApiKey", _INVALID, admin.RevokeApiKeyRequest(key_id="k"), "key_id"),
+    _row(
+        "AdminService.RevokeApiKey",
+        Reason.NOT_REGISTERED,
+        admin.RevokeApiKeyRequest(key_id=UNKNOWN),
+    ),
+    _row(
+        "AdminService.ListAuditEvents",
+        _INVALID,
+        admin.ListAuditEventsRequest(page_size=1001),
+        "page_size",
+    ),
+]
+
+ROWS = [*WORKER_ROWS, *TASK_ROWS, *OTHER_ROWS, *ACCESS_ROWS]
 #: RPCs whose comments name no error of their own.
-WITHOUT = {"AdminService.ListNamespaces", "AdminService.ListWorkers"}
+WITHOUT = {
+    "AdminService.ListApiKeys",
+    "AdminService.ListNamespaces",
+    "AdminService.ListWorkers",
+}
 #: Errors that belong to no RPC of this release.
 LATER = {
     Reason.RUN_NOT_FOUND,
     Reason.HISTORY_MISMATCH,
     Reason.QUOTA_EXCEEDED,
-    Reason.UNAUTHENTICATED,
-    Reason.SCOPE_MISSING,
 }

@@ -2,7 +2,9 @@
 
 `mutations(base)` gives copies of a message, each with one field changed, with the path of the field
 and a name of the value: every string empty, 1 MB, with NUL and so on; every number at its bounds and
-beyond; every enum unknown; every duration negative, huge, and inconsistent.
+beyond; every enum unknown; every duration negative, huge, and inconsistent; every list with nothing
+in it and with more than any of them allows. `encoded(base)` gives what only the wire can carry: every
+string that is no UTF-8.
 """
 
 from collections.abc import Iterator
@@ -24,13 +26,31 @@ STRINGS: dict[str, str] = {
     "path": "../../etc/passwd",
     "quotes": "'\";{}[]--\\%s%(name)s$1,null",
 }
-BYTES: dict[str, bytes] = {"empty": b"", "nul": b"\x00" * 9, "every byte": bytes(range(256))}
-_SIGNED = (-(2**31), -1, 0, 1, 2**31 - 1)
+BYTES: dict[str, bytes] = {
+    "empty": b"",
+    "nul": b"\x00" * 9,
+    "every byte": bytes(range(256)),
+    "above 2 MiB": b"x" * (2 * 1024 * 1024 + 1),
+}
+#: No UTF-8, each as long as its place holder.
+ENCODED: dict[str, bytes] = {
+    "lone surrogate": b"\xed\xa0\x80",
+    "other surrogate": b"\xed\xbf\xbf",
+    "overlong": b"\xe0\x80\xaf",
+    "cut short": b"ab\xc3",
+    "no byte of UTF-8": b"\xff\xfe\xff",
+}
+_PLACE_HOLDER = "\x01\x02\x03"
+#: More than any list allows.
+_MANY = 10_001
+#: The bounds of this protocol, and the next number on either side of them.
+_BOUNDS = (-101, -100, 100, 101, 1000, 1001, 10_000, 10_001)
+_SIGNED = (-(2**31), -1, 0, 1, 2**31 - 1, *_BOUNDS)
 _NUMBERS: dict[int, tuple[float, ...]] = {
     FieldDescriptor.CPPTYPE_INT32: _SIGNED,
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), -1, 0, 1, 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 1, 10_001, 2**31, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: (0, 1, 2**63, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), -1, 0, 1, 2**63 - 1, *_BOUNDS),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 1, 2**31, 2**32 - 1, *_BOUNDS[2:]),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 1, 2**63, 2**64 - 1, *_BOUNDS[2:]),
     FieldDescriptor.CPPTYPE_DOUBLE: (
         float("nan"),
         float("inf"),
@@ -68,6 +88,30 @@ def mutations(base: Message) -> Iterator[Mutation]:
             changed.CopyFrom(base)
             _put(changed, path, value)
             yield text, name, changed
+    for path in _lists(base.DESCRIPTOR, ()):
+        text = ".".join(field.name for field in path)
+        for name, count in (("none", 0), (f"{_MANY:,}", _MANY)):
+            changed = type(base)()
+            changed.CopyFrom(base)
+            _repeat(changed, path, count)
+            yield text, name, changed
+
+
+def encoded(base: Message) -> Iterator[tuple[str, str, bytes]]:
+    """Yields (path, name of the value, encoded message) for all strings, also those of maps."""
+    for path in _paths(base.DESCRIPTOR, ()):
+        field = path[-1]
+        if not _is_map(field) and field.type != FieldDescriptor.TYPE_STRING:
+            continue
+        changed = type(base)()
+        changed.CopyFrom(base)
+        _put(changed, path, {_PLACE_HOLDER: 1} if _is_map(field) else _PLACE_HOLDER)
+        raw = changed.SerializeToString()
+        if raw.count(_PLACE_HOLDER.encode()) != 1:
+            raise AssertionError(f"{path[-1].full_name} is not on the wire")
+        for name, value in ENCODED.items():
+            text = ".".join(part.name for part in path)
+            yield text, name, raw.replace(_PLACE_HOLDER.encode(), value)
 
 
 def strings(base: Message) -> set[str]:
@@ -87,6 +131,21 @@ def _paths(descriptor: Any, above: Path) -> Iterator[Path]:
             yield path
         elif inner not in {f.containing_type for f in above} and len(path) <= _DEPTH_MAX:
             yield from _paths(inner, path)
+
+
+def _lists(descriptor: Any, above: Path) -> Iterator[Path]:
+    for field in descriptor.fields:
+        path = (*above, field)
+        if field.is_repeated and not _is_map(field):
+            yield path
+        inner = field.message_type
+        if (
+            inner is not None
+            and not _is_map(field)
+            and inner not in {f.containing_type for f in above}
+            and len(path) <= _DEPTH_MAX
+        ):
+            yield from _lists(inner, path)
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -111,7 +170,22 @@ def _values(field: FieldDescriptor) -> Iterator[tuple[str, Any]]:
             yield str(number), number
 
 
-def _put(message: Any, path: Path, value: Any) -> None:
+def _repeat(message: Any, path: Path, count: int) -> None:
+    """Makes a list that long, of copies of its first item."""
+    message = _holder(message, path)
+    items = getattr(message, path[-1].name)
+    if path[-1].message_type is not None:
+        first = items[0] if len(items) else items.add()
+        copies = [type(first).FromString(first.SerializeToString()) for _ in range(count)]
+    else:
+        empty = {FieldDescriptor.CPPTYPE_STRING: "x"}.get(path[-1].cpp_type, 1)
+        copies = [items[0] if len(items) else empty] * count
+    message.ClearField(path[-1].name)
+    getattr(message, path[-1].name).extend(copies)
+
+
+def _holder(message: Any, path: Path) -> Any:
+    """Gives the message that has the last field of a path; makes those above it."""
     for field in path[:-1]:
         found = getattr(message, field.name)
         if field.is_repeated:
@@ -119,6 +193,11 @@ def _put(message: Any, path: Path, value: Any) -> None:
         else:
             found.SetInParent()
         message = found
+    return message
+
+
+def _put(message: Any, path: Path, value: Any) -> None:
+    message = _holder(message, path)
     last = path[-1]
     if _is_map(last):
         getattr(message, last.name).clear()

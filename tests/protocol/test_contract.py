@@ -90,7 +90,7 @@ def test_table__every_rpc__has_a_row_for_each_documented_error() -> None:
         assert set(reasons) <= rows[rpc], rpc
         assert rpc in contract.WITHOUT or reasons, rpc
     named = {reason for reasons in rows.values() for reason in reasons}
-    everywhere = {Reason.LEASE_LOST, Reason.CONTENTION}
+    everywhere = {Reason.LEASE_LOST, Reason.CONTENTION, Reason.UNAUTHENTICATED}
     assert set(Reason) - named == contract.LATER | everywhere
 
 
@@ -159,6 +159,10 @@ def _valid(rpc: str) -> Any:
             registry_service_pb2.SetTaskDefinitionRequest(name="n")
         ),
         "RegistryService.SetQueue": registry_service_pb2.SetQueueRequest(name="n"),
+        "AdminService.CreateApiKey": admin_service_pb2.CreateApiKeyRequest(
+            name="n", scopes=[admin_service_pb2.SCOPE_CLIENT]
+        ),
+        "AdminService.RevokeApiKey": admin_service_pb2.RevokeApiKeyRequest(key_id=contract.UNKNOWN),
         "AdminService.CreateNamespace": admin_service_pb2.CreateNamespaceRequest(name="n"),
         "AdminService.ReplayDeadLetters": admin_service_pb2.ReplayDeadLettersRequest(**ids),
         "AdminService.DiscardDeadLetters": admin_service_pb2.DiscardDeadLettersRequest(**ids),
@@ -250,6 +254,17 @@ async def test_answer__more_than_the_server_holds__is_overloaded(
     assert 0 < len(refused) < 30
     for error in refused:
         check(row, refusals.of(error))
+
+
+async def test_answer__results_beyond_its_memory__is_overloaded(
+    running: Server, own: Caller
+) -> None:
+    assert running._hub is not None
+    memory = running._hub.memory
+    memory.take(limits.PAYLOAD_MEMORY_BYTES)
+    for row in of("crowded"):
+        check(row, await row.provoke(own))
+    memory.give(limits.PAYLOAD_MEMORY_BYTES)
 
 
 async def test_answer__defect__tells_no_more_than_an_incident(

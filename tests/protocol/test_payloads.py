@@ -1,10 +1,15 @@
 """Payloads come back to the byte, whatever they hold, and messages stay below their limit."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import payload_pb2 as payload
+from tenure.v1 import task_pb2 as task
+from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import worker_pb2 as worker
 from tests.protocol import caller, contract
 from tests.protocol.caller import Caller
@@ -98,6 +103,114 @@ async def test_payload__details_of_a_failure__come_back_to_the_byte(shared: Call
     details = payload.Payload(data=bytes(range(256)), encoding="binary", schema="s")
     await shared.report(caller.failed(item, details=details, non_retryable=True))
     assert (await shared.get(task_id)).task.failure.details == details
+
+
+@pytest.mark.parametrize("kind", ["failed", "cancelled"])
+async def test_payload__details_above_64_kib__are_a_note_beside_the_failure(
+    shared: Caller, kind: str
+) -> None:
+    task_id = (await shared.enqueue("fails largely"))[0]
+    item = (await shared.lease("fails largely")).assignments[0]
+    await shared.cancel(task_id)
+    failure = payload.Failure(type="Broken", message="why", non_retryable=True)
+    failure.details.data = b"x" * (64 * 1024)
+    failure.cause.type = "Cause"
+    failure.cause.details.data = b"x" * (64 * 1024 + 1)
+    failure.cause.details.encoding, failure.cause.details.schema = "e" * 200, "msgpack-1"
+    result = caller.released(item)
+    result.ClearField("released")
+    getattr(result, kind).failure.CopyFrom(failure)
+    assert await shared.report(result) == ["RECORDED"]
+    found = (await shared.get(task_id)).task.failure
+    assert (found.type, found.message) == ("Broken", "why")
+    assert found.details == failure.details
+    assert found.cause.details == payload.Payload(
+        data=b'{"clipped": true, "size_bytes": 65537}', encoding="json", schema="tenure.clipped"
+    )
+
+
+async def test_payload__texts_of_details_too_long__are_clipped(shared: Caller) -> None:
+    task_id = (await shared.enqueue("fails strangely"))[0]
+    item = (await shared.lease("fails strangely")).assignments[0]
+    details = payload.Payload(data=b"{}", encoding="e" * 1_000_000, schema="s" * 1_000_000)
+    failed = caller.failed(item, details=details, non_retryable=True)
+    assert await shared.report(failed) == ["RECORDED"]
+    found = (await shared.get(task_id)).task.failure.details
+    assert found.data == b"{}"
+    assert (len(found.encoding.encode()), len(found.schema.encode())) == (100, 200)
+    assert found.encoding.endswith("… [clipped]")
+
+
+async def dead(client: Caller, name: str, count: int, failure: dict[str, Any], data: bytes) -> None:
+    """Makes tasks with one input that failed for good."""
+    for _ in range(count):
+        await client.enqueue(name, input=payload.Payload(data=data))
+    left = count
+    while left:
+        items = (await client.lease(name, count=count, wait_seconds=5)).assignments
+        for item in items:
+            result = caller.failed(item, non_retryable=True, **failure)
+            assert await client.report(result) == ["RECORDED"]
+        left -= len(items)
+
+
+async def pages(read: Callable[[str], Awaitable[Any]]) -> list[Any]:
+    """Reads a list to its end; each page must fit into a message."""
+    found = []
+    token = ""
+    while not found or token:
+        page = await read(token)
+        assert page.ByteSize() <= MESSAGE_BYTES_MAX
+        found.append(page)
+        token = page.next_page_token
+    return found
+
+
+async def test_list__dead_letters_with_large_inputs__fills_one_message_a_page(
+    apart: Caller,
+) -> None:
+    await dead(apart, "heavy dead", 12, {}, contract.TOO_LARGE[:-1])
+
+    async def read(token: str) -> Any:
+        request = admin.ListDeadLettersRequest(
+            include_payloads=True, page_size=1000, page_token=token
+        )
+        return await apart.admin.ListDeadLetters(request, metadata=apart.metadata)
+
+    found = await pages(read)
+    assert [len(page.dead_letters) for page in found] == [7, 5]
+    listed = [one for page in found for one in page.dead_letters]
+    assert len({one.task_id for one in listed}) == 12
+    assert {len(one.input.data) for one in listed} == {len(contract.TOO_LARGE) - 1}
+    assert [one.died_at.ToDatetime() for one in listed] == sorted(
+        (one.died_at.ToDatetime() for one in listed), reverse=True
+    )
+
+
+async def test_list__large_failures__fills_one_message_a_page(apart: Caller) -> None:
+    failure = payload.Failure()
+    for _ in range(7):
+        outer = payload.Failure(type="E", message="m" * 8192, stack="s" * 32768, cause=failure)
+        outer.details.data = b"d" * 65536
+        failure = outer
+    fields = {"cause": failure, "stack": "s" * 32768}
+    await dead(apart, "large failures", 30, fields, b"1")
+
+    async def read_letters(token: str) -> Any:
+        request = admin.ListDeadLettersRequest(page_size=30, page_token=token)
+        return await apart.admin.ListDeadLetters(request, metadata=apart.metadata)
+
+    async def read_tasks(token: str) -> Any:
+        request = tasks.ListTasksRequest(state=task.TASK_STATE_DEAD, page_size=30, page_token=token)
+        return await apart.task.ListTasks(request, metadata=apart.metadata)
+
+    letters = await pages(read_letters)
+    assert len(letters) == 2
+    assert len({one.task_id for page in letters for one in page.dead_letters}) == 30
+    assert sum(len(page.dead_letters) for page in letters) == 30
+    listed = await pages(read_tasks)
+    assert len({one.task_id for page in listed for one in page.tasks}) == 30
+    assert sum(len(page.tasks) for page in listed) == 30
 
 
 async def test_assign__many_large_inputs__keeps_each_message_below_its_limit(

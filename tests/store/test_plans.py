@@ -67,7 +67,7 @@ FILL = """
     analyze;
 """
 LATER = "2999-01-01"
-FORBIDDEN = ("tasks", "deliveries", "ready_tasks", "leases", "timers")
+FORBIDDEN = ("tasks", "deliveries", "ready_tasks", "leases", "timers", "restores")
 
 
 LOCKED = """

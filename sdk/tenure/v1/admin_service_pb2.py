@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from tenure.v1 import payload_pb2 as tenure_dot_v1_dot_payload__pb2
@@ -29,57 +30,79 @@ from tenure.v1 import task_pb2 as tenure_dot_v1_dot_task__pb2
 from tenure.v1 import worker_pb2 as tenure_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtenure/v1/admin_service.proto\x12\ttenure.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17tenure/v1/payload.proto\x1a\x14tenure/v1/task.proto\x1a\x16tenure/v1/worker.proto\"I\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"&\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"B\n\x17\x43reateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.tenure.v1.Namespace\"\x17\n\x15ListNamespacesRequest\"B\n\x16ListNamespacesResponse\x12(\n\nnamespaces\x18\x01 \x03(\x0b\x32\x14.tenure.v1.Namespace\"\x93\x02\n\x06Worker\x12+\n\x08identity\x18\x01 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12$\n\x08handlers\x18\x03 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x1f\n\x05slots\x18\x04 \x01(\x0b\x32\x10.tenure.v1.Slots\x12\x12\n\nheld_count\x18\x05 \x01(\r\x12-\n\topened_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07seen_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\treceiving\x18\x08 \x01(\x08\"\x14\n\x12ListWorkersRequest\"9\n\x13ListWorkersResponse\x12\"\n\x07workers\x18\x01 \x03(\x0b\x32\x11.tenure.v1.Worker\"\xcf\x01\n\x0fQueueStatistics\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bready_count\x18\x03 \x01(\x04\x12\x15\n\rdelayed_count\x18\x04 \x01(\x04\x12\x14\n\x0cleased_count\x18\x05 \x01(\x04\x12\x33\n\x0foldest_ready_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cworker_count\x18\x07 \x01(\r\x12\x12\n\ndead_count\x18\x08 \x01(\x04\"*\n\x19GetQueueStatisticsRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"L\n\x1aGetQueueStatisticsResponse\x12.\n\nstatistics\x18\x01 \x03(\x0b\x32\x1a.tenure.v1.QueueStatistics\"\xc2\x02\n\nDeadLetter\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.tenure.v1.DeadLetterReason\x12)\n\x05state\x18\x05 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterState\x12#\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x12.tenure.v1.Failure\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\r\x12+\n\x07\x64ied_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05input\x18\t \x01(\x0b\x32\x12.tenure.v1.Payload\x12(\n\ntask_state\x18\n \x01(\x0e\x32\x14.tenure.v1.TaskState\"\xa1\x01\n\x16ListDeadLettersRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterState\x12\x18\n\x10include_payloads\x18\x04 \x01(\x08\x12\x11\n\tpage_size\x18\x05 \x01(\r\x12\x12\n\npage_token\x18\x06 \x01(\t\"_\n\x17ListDeadLettersResponse\x12+\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x15.tenure.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x18ReplayDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\"P\n\x19ReplayDeadLettersResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".tenure.v1.ReplayDeadLettersResult\"v\n\x17ReplayDeadLettersResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterStateH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"-\n\x19\x44iscardDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\"R\n\x1a\x44iscardDeadLettersResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.tenure.v1.DiscardDeadLettersResult\"w\n\x18\x44iscardDeadLettersResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterStateH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*\xaa\x01\n\x10\x44\x65\x61\x64LetterReason\x12\"\n\x1e\x44\x45\x41\x44_LETTER_REASON_UNSPECIFIED\x10\x00\x12)\n%DEAD_LETTER_REASON_ATTEMPTS_EXHAUSTED\x10\x01\x12$\n DEAD_LETTER_REASON_NON_RETRYABLE\x10\x02\x12!\n\x1d\x44\x45\x41\x44_LETTER_REASON_LEASE_LOST\x10\x03*\x91\x01\n\x0f\x44\x65\x61\x64LetterState\x12!\n\x1d\x44\x45\x41\x44_LETTER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45\x41\x44_LETTER_STATE_OPEN\x10\x01\x12\x1e\n\x1a\x44\x45\x41\x44_LETTER_STATE_REPLAYED\x10\x02\x12\x1f\n\x1b\x44\x45\x41\x44_LETTER_STATE_DISCARDED\x10\x03\x32\x8d\x05\n\x0c\x41\x64minService\x12X\n\x0f\x43reateNamespace\x12!.tenure.v1.CreateNamespaceRequest\x1a\".tenure.v1.CreateNamespaceResponse\x12U\n\x0eListNamespaces\x12 .tenure.v1.ListNamespacesRequest\x1a!.tenure.v1.ListNamespacesResponse\x12L\n\x0bListWorkers\x12\x1d.tenure.v1.ListWorkersRequest\x1a\x1e.tenure.v1.ListWorkersResponse\x12\x61\n\x12GetQueueStatistics\x12$.tenure.v1.GetQueueStatisticsRequest\x1a%.tenure.v1.GetQueueStatisticsResponse\x12X\n\x0fListDeadLetters\x12!.tenure.v1.ListDeadLettersRequest\x1a\".tenure.v1.ListDeadLettersResponse\x12^\n\x11ReplayDeadLetters\x12#.tenure.v1.ReplayDeadLettersRequest\x1a$.tenure.v1.ReplayDeadLettersResponse\x12\x61\n\x12\x44iscardDeadLetters\x12$.tenure.v1.DiscardDeadLettersRequest\x1a%.tenure.v1.DiscardDeadLettersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtenure/v1/admin_service.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17tenure/v1/payload.proto\x1a\x14tenure/v1/task.proto\x1a\x16tenure/v1/worker.proto\"\xad\x02\n\x06\x41piKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12 \n\x06scopes\x18\x04 \x03(\x0e\x32\x10.tenure.v1.Scope\x12\x13\n\x0bqueue_globs\x18\x05 \x03(\t\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07used_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa0\x01\n\x13\x43reateApiKeyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x06scopes\x18\x02 \x03(\x0e\x32\x10.tenure.v1.Scope\x12\x13\n\x0bqueue_globs\x18\x03 \x03(\t\x12\x17\n\x0f\x65very_namespace\x18\x04 \x01(\x08\x12+\n\x08lifetime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"F\n\x14\x43reateApiKeyResponse\x12\x1e\n\x03key\x18\x01 \x01(\x0b\x32\x11.tenure.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"+\n\x12ListApiKeysRequest\x12\x15\n\rinclude_ended\x18\x01 \x01(\x08\"6\n\x13ListApiKeysResponse\x12\x1f\n\x04keys\x18\x01 \x03(\x0b\x32\x11.tenure.v1.ApiKey\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"6\n\x14RevokeApiKeyResponse\x12\x1e\n\x03key\x18\x01 \x01(\x0b\x32\x11.tenure.v1.ApiKey\"\x96\x01\n\nAuditEvent\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x0f\n\x07request\x18\x05 \x01(\t\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x0c\n\x04peer\x18\x07 \x01(\t\"?\n\x16ListAuditEventsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x17ListAuditEventsResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.tenure.v1.AuditEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\tNamespace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\ncreated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"&\n\x16\x43reateNamespaceRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"B\n\x17\x43reateNamespaceResponse\x12\'\n\tnamespace\x18\x01 \x01(\x0b\x32\x14.tenure.v1.Namespace\"\x17\n\x15ListNamespacesRequest\"B\n\x16ListNamespacesResponse\x12(\n\nnamespaces\x18\x01 \x03(\x0b\x32\x14.tenure.v1.Namespace\"\x93\x02\n\x06Worker\x12+\n\x08identity\x18\x01 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12$\n\x08handlers\x18\x03 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x1f\n\x05slots\x18\x04 \x01(\x0b\x32\x10.tenure.v1.Slots\x12\x12\n\nheld_count\x18\x05 \x01(\r\x12-\n\topened_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07seen_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\treceiving\x18\x08 \x01(\x08\"\x14\n\x12ListWorkersRequest\"9\n\x13ListWorkersResponse\x12\"\n\x07workers\x18\x01 \x03(\x0b\x32\x11.tenure.v1.Worker\"\xcf\x01\n\x0fQueueStatistics\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bready_count\x18\x03 \x01(\x04\x12\x15\n\rdelayed_count\x18\x04 \x01(\x04\x12\x14\n\x0cleased_count\x18\x05 \x01(\x04\x12\x33\n\x0foldest_ready_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cworker_count\x18\x07 \x01(\r\x12\x12\n\ndead_count\x18\x08 \x01(\x04\"*\n\x19GetQueueStatisticsRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"L\n\x1aGetQueueStatisticsResponse\x12.\n\nstatistics\x18\x01 \x03(\x0b\x32\x1a.tenure.v1.QueueStatistics\"\xc2\x02\n\nDeadLetter\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12+\n\x06reason\x18\x04 \x01(\x0e\x32\x1b.tenure.v1.DeadLetterReason\x12)\n\x05state\x18\x05 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterState\x12#\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x12.tenure.v1.Failure\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\r\x12+\n\x07\x64ied_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05input\x18\t \x01(\x0b\x32\x12.tenure.v1.Payload\x12(\n\ntask_state\x18\n \x01(\x0e\x32\x14.tenure.v1.TaskState\"\xa1\x01\n\x16ListDeadLettersRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterState\x12\x18\n\x10include_payloads\x18\x04 \x01(\x08\x12\x11\n\tpage_size\x18\x05 \x01(\r\x12\x12\n\npage_token\x18\x06 \x01(\t\"_\n\x17ListDeadLettersResponse\x12+\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x15.tenure.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x18ReplayDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\"P\n\x19ReplayDeadLettersResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".tenure.v1.ReplayDeadLettersResult\"v\n\x17ReplayDeadLettersResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterStateH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome\"-\n\x19\x44iscardDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\"R\n\x1a\x44iscardDeadLettersResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.tenure.v1.DiscardDeadLettersResult\"w\n\x18\x44iscardDeadLettersResult\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1a.tenure.v1.DeadLetterStateH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*S\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSCOPE_WORKER\x10\x01\x12\x10\n\x0cSCOPE_CLIENT\x10\x02\x12\x0f\n\x0bSCOPE_ADMIN\x10\x03*\xaa\x01\n\x10\x44\x65\x61\x64LetterReason\x12\"\n\x1e\x44\x45\x41\x44_LETTER_REASON_UNSPECIFIED\x10\x00\x12)\n%DEAD_LETTER_REASON_ATTEMPTS_EXHAUSTED\x10\x01\x12$\n DEAD_LETTER_REASON_NON_RETRYABLE\x10\x02\x12!\n\x1d\x44\x45\x41\x44_LETTER_REASON_LEASE_LOST\x10\x03*\x91\x01\n\x0f\x44\x65\x61\x64LetterState\x12!\n\x1d\x44\x45\x41\x44_LETTER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45\x41\x44_LETTER_STATE_OPEN\x10\x01\x12\x1e\n\x1a\x44\x45\x41\x44_LETTER_STATE_REPLAYED\x10\x02\x12\x1f\n\x1b\x44\x45\x41\x44_LETTER_STATE_DISCARDED\x10\x03\x32\xd7\x07\n\x0c\x41\x64minService\x12X\n\x0f\x43reateNamespace\x12!.tenure.v1.CreateNamespaceRequest\x1a\".tenure.v1.CreateNamespaceResponse\x12U\n\x0eListNamespaces\x12 .tenure.v1.ListNamespacesRequest\x1a!.tenure.v1.ListNamespacesResponse\x12L\n\x0bListWorkers\x12\x1d.tenure.v1.ListWorkersRequest\x1a\x1e.tenure.v1.ListWorkersResponse\x12\x61\n\x12GetQueueStatistics\x12$.tenure.v1.GetQueueStatisticsRequest\x1a%.tenure.v1.GetQueueStatisticsResponse\x12X\n\x0fListDeadLetters\x12!.tenure.v1.ListDeadLettersRequest\x1a\".tenure.v1.ListDeadLettersResponse\x12^\n\x11ReplayDeadLetters\x12#.tenure.v1.ReplayDeadLettersRequest\x1a$.tenure.v1.ReplayDeadLettersResponse\x12\x61\n\x12\x44iscardDeadLetters\x12$.tenure.v1.DiscardDeadLettersRequest\x1a%.tenure.v1.DiscardDeadLettersResponse\x12O\n\x0c\x43reateApiKey\x12\x1e.tenure.v1.CreateApiKeyRequest\x1a\x1f.tenure.v1.CreateApiKeyResponse\x12L\n\x0bListApiKeys\x12\x1d.tenure.v1.ListApiKeysRequest\x1a\x1e.tenure.v1.ListApiKeysResponse\x12O\n\x0cRevokeApiKey\x12\x1e.tenure.v1.RevokeApiKeyRequest\x1a\x1f.tenure.v1.RevokeApiKeyResponse\x12X\n\x0fListAuditEvents\x12!.tenure.v1.ListAuditEventsRequest\x1a\".tenure.v1.ListAuditEventsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tenure.v1.admin_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DEADLETTERREASON']._serialized_start=2227
-  _globals['_DEADLETTERREASON']._serialized_end=2397
-  _globals['_DEADLETTERSTATE']._serialized_start=2400
-  _globals['_DEADLETTERSTATE']._serialized_end=2545
-  _globals['_NAMESPACE']._serialized_start=173
-  _globals['_NAMESPACE']._serialized_end=246
-  _globals['_CREATENAMESPACEREQUEST']._serialized_start=248
-  _globals['_CREATENAMESPACEREQUEST']._serialized_end=286
-  _globals['_CREATENAMESPACERESPONSE']._serialized_start=288
-  _globals['_CREATENAMESPACERESPONSE']._serialized_end=354
-  _globals['_LISTNAMESPACESREQUEST']._serialized_start=356
-  _globals['_LISTNAMESPACESREQUEST']._serialized_end=379
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=381
-  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=447
-  _globals['_WORKER']._serialized_start=450
-  _globals['_WORKER']._serialized_end=725
-  _globals['_LISTWORKERSREQUEST']._serialized_start=727
-  _globals['_LISTWORKERSREQUEST']._serialized_end=747
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=749
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=806
-  _globals['_QUEUESTATISTICS']._serialized_start=809
-  _globals['_QUEUESTATISTICS']._serialized_end=1016
-  _globals['_GETQUEUESTATISTICSREQUEST']._serialized_start=1018
-  _globals['_GETQUEUESTATISTICSREQUEST']._serialized_end=1060
-  _globals['_GETQUEUESTATISTICSRESPONSE']._serialized_start=1062
-  _globals['_GETQUEUESTATISTICSRESPONSE']._serialized_end=1138
-  _globals['_DEADLETTER']._serialized_start=1141
-  _globals['_DEADLETTER']._serialized_end=1463
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1466
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1627
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1629
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1724
-  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_start=1726
-  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_end=1770
-  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_start=1772
-  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_end=1852
-  _globals['_REPLAYDEADLETTERSRESULT']._serialized_start=1854
-  _globals['_REPLAYDEADLETTERSRESULT']._serialized_end=1972
-  _globals['_DISCARDDEADLETTERSREQUEST']._serialized_start=1974
-  _globals['_DISCARDDEADLETTERSREQUEST']._serialized_end=2019
-  _globals['_DISCARDDEADLETTERSRESPONSE']._serialized_start=2021
-  _globals['_DISCARDDEADLETTERSRESPONSE']._serialized_end=2103
-  _globals['_DISCARDDEADLETTERSRESULT']._serialized_start=2105
-  _globals['_DISCARDDEADLETTERSRESULT']._serialized_end=2224
-  _globals['_ADMINSERVICE']._serialized_start=2548
-  _globals['_ADMINSERVICE']._serialized_end=3201
+  _globals['_SCOPE']._serialized_start=3302
+  _globals['_SCOPE']._serialized_end=3385
+  _globals['_DEADLETTERREASON']._serialized_start=3388
+  _globals['_DEADLETTERREASON']._serialized_end=3558
+  _globals['_DEADLETTERSTATE']._serialized_start=3561
+  _globals['_DEADLETTERSTATE']._serialized_end=3706
+  _globals['_APIKEY']._serialized_start=206
+  _globals['_APIKEY']._serialized_end=507
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=510
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=670
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=672
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=742
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=744
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=787
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_start=789
+  _globals['_LISTAPIKEYSRESPONSE']._serialized_end=843
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=845
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=882
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=884
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=938
+  _globals['_AUDITEVENT']._serialized_start=941
+  _globals['_AUDITEVENT']._serialized_end=1091
+  _globals['_LISTAUDITEVENTSREQUEST']._serialized_start=1093
+  _globals['_LISTAUDITEVENTSREQUEST']._serialized_end=1156
+  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_start=1158
+  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_end=1247
+  _globals['_NAMESPACE']._serialized_start=1249
+  _globals['_NAMESPACE']._serialized_end=1322
+  _globals['_CREATENAMESPACEREQUEST']._serialized_start=1324
+  _globals['_CREATENAMESPACEREQUEST']._serialized_end=1362
+  _globals['_CREATENAMESPACERESPONSE']._serialized_start=1364
+  _globals['_CREATENAMESPACERESPONSE']._serialized_end=1430
+  _globals['_LISTNAMESPACESREQUEST']._serialized_start=1432
+  _globals['_LISTNAMESPACESREQUEST']._serialized_end=1455
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_start=1457
+  _globals['_LISTNAMESPACESRESPONSE']._serialized_end=1523
+  _globals['_WORKER']._serialized_start=1526
+  _globals['_WORKER']._serialized_end=1801
+  _globals['_LISTWORKERSREQUEST']._serialized_start=1803
+  _globals['_LISTWORKERSREQUEST']._serialized_end=1823
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=1825
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=1882
+  _globals['_QUEUESTATISTICS']._serialized_start=1885
+  _globals['_QUEUESTATISTICS']._serialized_end=2092
+  _globals['_GETQUEUESTATISTICSREQUEST']._serialized_start=2094
+  _globals['_GETQUEUESTATISTICSREQUEST']._serialized_end=2136
+  _globals['_GETQUEUESTATISTICSRESPONSE']._serialized_start=2138
+  _globals['_GETQUEUESTATISTICSRESPONSE']._serialized_end=2214
+  _globals['_DEADLETTER']._serialized_start=2217
+  _globals['_DEADLETTER']._serialized_end=2539
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=2542
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=2703
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=2705
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=2800
+  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_start=2802
+  _globals['_REPLAYDEADLETTERSREQUEST']._serialized_end=2846
+  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_start=2848
+  _globals['_REPLAYDEADLETTERSRESPONSE']._serialized_end=2928
+  _globals['_REPLAYDEADLETTERSRESULT']._serialized_start=2930
+  _globals['_REPLAYDEADLETTERSRESULT']._serialized_end=3048
+  _globals['_DISCARDDEADLETTERSREQUEST']._serialized_start=3050
+  _globals['_DISCARDDEADLETTERSREQUEST']._serialized_end=3095
+  _globals['_DISCARDDEADLETTERSRESPONSE']._serialized_start=3097
+  _globals['_DISCARDDEADLETTERSRESPONSE']._serialized_end=3179
+  _globals['_DISCARDDEADLETTERSRESULT']._serialized_start=3181
+  _globals['_DISCARDDEADLETTERSRESULT']._serialized_end=3300
+  _globals['_ADMINSERVICE']._serialized_start=3709
+  _globals['_ADMINSERVICE']._serialized_end=4692
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ The service that operators and internal tools use."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -23,6 +24,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _Scope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCOPE_UNSPECIFIED: _Scope.ValueType  # 0
+    """Never sent."""
+    SCOPE_WORKER: _Scope.ValueType  # 1
+    """The WorkerService: take tasks and report them."""
+    SCOPE_CLIENT: _Scope.ValueType  # 2
+    """The TaskService: enqueue, read, await and cancel tasks."""
+    SCOPE_ADMIN: _Scope.ValueType  # 3
+    """The RegistryService and the AdminService."""
+
+class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
+    """Scope says what a key may be used for."""
+
+SCOPE_UNSPECIFIED: Scope.ValueType  # 0
+"""Never sent."""
+SCOPE_WORKER: Scope.ValueType  # 1
+"""The WorkerService: take tasks and report them."""
+SCOPE_CLIENT: Scope.ValueType  # 2
+"""The TaskService: enqueue, read, await and cancel tasks."""
+SCOPE_ADMIN: Scope.ValueType  # 3
+"""The RegistryService and the AdminService."""
+Global___Scope: _TypeAlias = Scope  # noqa: Y015
 
 class _DeadLetterReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -79,6 +108,338 @@ DEAD_LETTER_STATE_REPLAYED: DeadLetterState.ValueType  # 2
 DEAD_LETTER_STATE_DISCARDED: DeadLetterState.ValueType  # 3
 """An operator marked it as dealt with."""
 Global___DeadLetterState: _TypeAlias = DeadLetterState  # noqa: Y015
+
+@_typing.final
+class ApiKey(_message.Message):
+    """ApiKey is a key without its secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    QUEUE_GLOBS_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    REVOKED_AT_FIELD_NUMBER: _builtins.int
+    USED_AT_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """Id of the key, a UUID in lower case; it is no secret."""
+    name: _builtins.str
+    """Name that its maker gave it, 1 to 200 bytes."""
+    namespace: _builtins.str
+    """Namespace that it is for. Empty: every one."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[Global___Scope.ValueType]:
+        """What it may be used for."""
+
+    @_builtins.property
+    def queue_globs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Queues that it may be used on: names, in which `*` stands for any characters and `?` for one."""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was made, by the database's clock."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself. Unset: never."""
+
+    @_builtins.property
+    def revoked_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was revoked. Unset: it was not."""
+
+    @_builtins.property
+    def used_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was last used, to within a minute. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        scopes: _abc.Iterable[Global___Scope.ValueType] | None = ...,
+        queue_globs: _abc.Iterable[_builtins.str] | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        revoked_at: _timestamp_pb2.Timestamp | None = ...,
+        used_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "revoked_at", b"revoked_at", "used_at", b"used_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "key_id", b"key_id", "name", b"name", "namespace", b"namespace", "queue_globs", b"queue_globs", "revoked_at", b"revoked_at", "scopes", b"scopes", "used_at", b"used_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
+
+@_typing.final
+class CreateApiKeyRequest(_message.Message):
+    """CreateApiKeyRequest says what the key is to be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    QUEUE_GLOBS_FIELD_NUMBER: _builtins.int
+    EVERY_NAMESPACE_FIELD_NUMBER: _builtins.int
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name for people, 1 to 200 bytes."""
+    every_namespace: _builtins.bool
+    """True: for every namespace; otherwise for that of the metadata."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[Global___Scope.ValueType]:
+        """What it may be used for; one at least."""
+
+    @_builtins.property
+    def queue_globs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Queues that it may be used on, up to 50 globs. Empty: all."""
+
+    @_builtins.property
+    def lifetime(self) -> _duration_pb2.Duration:
+        """How long it lives, up to 3,650 days. Unset: until it is revoked."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        scopes: _abc.Iterable[Global___Scope.ValueType] | None = ...,
+        queue_globs: _abc.Iterable[_builtins.str] | None = ...,
+        every_namespace: _builtins.bool = ...,
+        lifetime: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["every_namespace", b"every_namespace", "lifetime", b"lifetime", "name", b"name", "queue_globs", b"queue_globs", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateApiKeyRequest: _TypeAlias = CreateApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class CreateApiKeyResponse(_message.Message):
+    """CreateApiKeyResponse is the new key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """What callers send as `authorization: Bearer SECRET`. It is told here and nowhere else."""
+    @_builtins.property
+    def key(self) -> Global___ApiKey:
+        """The key."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___ApiKey | None = ...,
+        secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateApiKeyResponse: _TypeAlias = CreateApiKeyResponse  # noqa: Y015
+
+@_typing.final
+class ListApiKeysRequest(_message.Message):
+    """ListApiKeysRequest selects keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCLUDE_ENDED_FIELD_NUMBER: _builtins.int
+    include_ended: _builtins.bool
+    """True: also those that were revoked or have ended."""
+    def __init__(
+        self,
+        *,
+        include_ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_ended", b"include_ended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApiKeysRequest: _TypeAlias = ListApiKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListApiKeysResponse(_message.Message):
+    """ListApiKeysResponse lists them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]:
+        """Keys, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___ApiKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApiKeysResponse: _TypeAlias = ListApiKeysResponse  # noqa: Y015
+
+@_typing.final
+class RevokeApiKeyRequest(_message.Message):
+    """RevokeApiKeyRequest names a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """Id of the key."""
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_id", b"key_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeApiKeyRequest: _TypeAlias = RevokeApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class RevokeApiKeyResponse(_message.Message):
+    """RevokeApiKeyResponse is the key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___ApiKey:
+        """The key, revoked."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___ApiKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeApiKeyResponse: _TypeAlias = RevokeApiKeyResponse  # noqa: Y015
+
+@_typing.final
+class AuditEvent(_message.Message):
+    """AuditEvent is one thing that an operator did or asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    actor: _builtins.str
+    """Who: `key:NAME`, `database:ROLE`, or `anonymous` where no keys are asked for."""
+    action: _builtins.str
+    """What: the name of the RPC or command, such as `SetQueue`."""
+    namespace: _builtins.str
+    """In which namespace. Empty: none in particular."""
+    request: _builtins.str
+    """What was asked, as JSON, clipped; never a secret, an input or an output."""
+    outcome: _builtins.str
+    """How it ended: `OK`, or the reason of the error."""
+    peer: _builtins.str
+    """Address that it came from. Empty: by the database."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When, by the database's clock."""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        actor: _builtins.str = ...,
+        action: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        request: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        peer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "actor", b"actor", "at", b"at", "namespace", b"namespace", "outcome", b"outcome", "peer", b"peer", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
+
+@_typing.final
+class ListAuditEventsRequest(_message.Message):
+    """ListAuditEventsRequest asks for a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Entries wanted at most, 1 to 1,000. 0: 100."""
+    page_token: _builtins.str
+    """Token of the previous answer. Empty: from the newest on."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEventsRequest: _TypeAlias = ListAuditEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditEventsResponse(_message.Message):
+    """ListAuditEventsResponse is one page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page. Empty: this was the last."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEvent]:
+        """Events, newest first."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___AuditEvent] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEventsResponse: _TypeAlias = ListAuditEventsResponse  # noqa: Y015
 
 @_typing.final
 class Namespace(_message.Message):
@@ -481,7 +842,7 @@ class ListDeadLettersRequest(_message.Message):
     include_payloads: _builtins.bool
     """True: the answer carries inputs."""
     page_size: _builtins.int
-    """Entries wanted at most, 1 to 1,000. 0: 100."""
+    """Entries wanted at most, 1 to 1,000. 0: 100. A page is shorter where its message is full."""
     page_token: _builtins.str
     """Token of the previous answer. Empty: from the start."""
     def __init__(

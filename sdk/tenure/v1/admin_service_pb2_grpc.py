@@ -29,8 +29,10 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -74,14 +76,36 @@ class AdminServiceStub:
                 request_serializer=tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.SerializeToString,
                 response_deserializer=tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.CreateApiKey = channel.unary_unary(
+                '/tenure.v1.AdminService/CreateApiKey',
+                request_serializer=tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyResponse.FromString,
+                _registered_method=True)
+        self.ListApiKeys = channel.unary_unary(
+                '/tenure.v1.AdminService/ListApiKeys',
+                request_serializer=tenure_dot_v1_dot_admin__service__pb2.ListApiKeysRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_admin__service__pb2.ListApiKeysResponse.FromString,
+                _registered_method=True)
+        self.RevokeApiKey = channel.unary_unary(
+                '/tenure.v1.AdminService/RevokeApiKey',
+                request_serializer=tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyResponse.FromString,
+                _registered_method=True)
+        self.ListAuditEvents = channel.unary_unary(
+                '/tenure.v1.AdminService/ListAuditEvents',
+                request_serializer=tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def CreateNamespace(self, request, context):
@@ -129,7 +153,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetters(self, request, context):
-        """ListDeadLetters lists tasks that ended without success, newest first.
+        """ListDeadLetters lists tasks that ended without success, newest first: a page, as far as 16 MiB
+        allow.
 
         Effect: none.
         Errors: INVALID_ARGUMENT (FIELD_INVALID).
@@ -158,6 +183,54 @@ class AdminServiceServicer:
         Effect: each named dead letter is marked as discarded.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (NOT_REGISTERED),
         FAILED_PRECONDITION (STATE_CONFLICT).
+        Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateApiKey(self, request, context):
+        """CreateApiKey makes a key, and tells its secret this once.
+
+        Effect: the key exists, and is accepted at once by this server and within a second by others.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
+        namespace cannot make one of every namespace, and none may do what its maker may not).
+        Retry: not safe; a second key is made. The first can be revoked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListApiKeys(self, request, context):
+        """ListApiKeys lists the keys of the namespace and those of every namespace, oldest first; a key
+        of one namespace is shown those of its own only.
+
+        Effect: none. Secrets are not kept, and so not shown.
+        Errors: none of its own.
+        Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeApiKey(self, request, context):
+        """RevokeApiKey ends a key.
+
+        Effect: calls with it are refused by this server at once and by others within 5 s; its open
+        streams are ended within 10 s.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (NOT_REGISTERED).
+        Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditEvents(self, request, context):
+        """ListAuditEvents lists what operators did, newest first, in this namespace; a key of every
+        namespace is also shown what concerns none.
+
+        Effect: none.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID).
         Retry: safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -202,6 +275,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.FromString,
                     response_serializer=tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersResponse.SerializeToString,
             ),
+            'CreateApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateApiKey,
+                    request_deserializer=tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyResponse.SerializeToString,
+            ),
+            'ListApiKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApiKeys,
+                    request_deserializer=tenure_dot_v1_dot_admin__service__pb2.ListApiKeysRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_admin__service__pb2.ListApiKeysResponse.SerializeToString,
+            ),
+            'RevokeApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeApiKey,
+                    request_deserializer=tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyResponse.SerializeToString,
+            ),
+            'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEvents,
+                    request_deserializer=tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'tenure.v1.AdminService', rpc_method_handlers)
@@ -214,8 +307,10 @@ class AdminService:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod
@@ -397,6 +492,114 @@ class AdminService:
             '/tenure.v1.AdminService/DiscardDeadLetters',
             tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersRequest.SerializeToString,
             tenure_dot_v1_dot_admin__service__pb2.DiscardDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.AdminService/CreateApiKey',
+            tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyRequest.SerializeToString,
+            tenure_dot_v1_dot_admin__service__pb2.CreateApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApiKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.AdminService/ListApiKeys',
+            tenure_dot_v1_dot_admin__service__pb2.ListApiKeysRequest.SerializeToString,
+            tenure_dot_v1_dot_admin__service__pb2.ListApiKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.AdminService/RevokeApiKey',
+            tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyRequest.SerializeToString,
+            tenure_dot_v1_dot_admin__service__pb2.RevokeApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.AdminService/ListAuditEvents',
+            tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsRequest.SerializeToString,
+            tenure_dot_v1_dot_admin__service__pb2.ListAuditEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

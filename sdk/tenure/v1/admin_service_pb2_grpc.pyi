@@ -30,8 +30,10 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -67,7 +69,8 @@ class AdminServiceStub:
     Retry: safe.
     """
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]
-    """ListDeadLetters lists tasks that ended without success, newest first.
+    """ListDeadLetters lists tasks that ended without success, newest first: a page, as far as 16 MiB
+    allow.
 
     Effect: none.
     Errors: INVALID_ARGUMENT (FIELD_INVALID).
@@ -90,14 +93,48 @@ class AdminServiceStub:
     FAILED_PRECONDITION (STATE_CONFLICT).
     Retry: safe.
     """
+    CreateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
+    """CreateApiKey makes a key, and tells its secret this once.
+
+    Effect: the key exists, and is accepted at once by this server and within a second by others.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
+    namespace cannot make one of every namespace, and none may do what its maker may not).
+    Retry: not safe; a second key is made. The first can be revoked.
+    """
+    ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
+    """ListApiKeys lists the keys of the namespace and those of every namespace, oldest first; a key
+    of one namespace is shown those of its own only.
+
+    Effect: none. Secrets are not kept, and so not shown.
+    Errors: none of its own.
+    Retry: safe.
+    """
+    RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]
+    """RevokeApiKey ends a key.
+
+    Effect: calls with it are refused by this server at once and by others within 5 s; its open
+    streams are ended within 10 s.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (NOT_REGISTERED).
+    Retry: safe.
+    """
+    ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
+    """ListAuditEvents lists what operators did, newest first, in this namespace; a key of every
+    namespace is also shown what concerns none.
+
+    Effect: none.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID).
+    Retry: safe.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -130,7 +167,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Retry: safe.
     """
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
-    """ListDeadLetters lists tasks that ended without success, newest first.
+    """ListDeadLetters lists tasks that ended without success, newest first: a page, as far as 16 MiB
+    allow.
 
     Effect: none.
     Errors: INVALID_ARGUMENT (FIELD_INVALID).
@@ -153,13 +191,47 @@ class AdminServiceAsyncStub(AdminServiceStub):
     FAILED_PRECONDITION (STATE_CONFLICT).
     Retry: safe.
     """
+    CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
+    """CreateApiKey makes a key, and tells its secret this once.
+
+    Effect: the key exists, and is accepted at once by this server and within a second by others.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
+    namespace cannot make one of every namespace, and none may do what its maker may not).
+    Retry: not safe; a second key is made. The first can be revoked.
+    """
+    ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]  # type: ignore[assignment]
+    """ListApiKeys lists the keys of the namespace and those of every namespace, oldest first; a key
+    of one namespace is shown those of its own only.
+
+    Effect: none. Secrets are not kept, and so not shown.
+    Errors: none of its own.
+    Retry: safe.
+    """
+    RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
+    """RevokeApiKey ends a key.
+
+    Effect: calls with it are refused by this server at once and by others within 5 s; its open
+    streams are ended within 10 s.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (NOT_REGISTERED).
+    Retry: safe.
+    """
+    ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
+    """ListAuditEvents lists what operators did, newest first, in this namespace; a key of every
+    namespace is also shown what concerns none.
+
+    Effect: none.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID).
+    Retry: safe.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod
@@ -220,7 +292,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_service_pb2.ListDeadLettersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ListDeadLettersResponse, _abc.Awaitable[_admin_service_pb2.ListDeadLettersResponse]]:
-        """ListDeadLetters lists tasks that ended without success, newest first.
+        """ListDeadLetters lists tasks that ended without success, newest first: a page, as far as 16 MiB
+        allow.
 
         Effect: none.
         Errors: INVALID_ARGUMENT (FIELD_INVALID).
@@ -253,6 +326,62 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         Effect: each named dead letter is marked as discarded.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (NOT_REGISTERED),
         FAILED_PRECONDITION (STATE_CONFLICT).
+        Retry: safe.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateApiKey(
+        self,
+        request: _admin_service_pb2.CreateApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CreateApiKeyResponse, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]]:
+        """CreateApiKey makes a key, and tells its secret this once.
+
+        Effect: the key exists, and is accepted at once by this server and within a second by others.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
+        namespace cannot make one of every namespace, and none may do what its maker may not).
+        Retry: not safe; a second key is made. The first can be revoked.
+        """
+
+    @_abc_1.abstractmethod
+    def ListApiKeys(
+        self,
+        request: _admin_service_pb2.ListApiKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListApiKeysResponse, _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]]:
+        """ListApiKeys lists the keys of the namespace and those of every namespace, oldest first; a key
+        of one namespace is shown those of its own only.
+
+        Effect: none. Secrets are not kept, and so not shown.
+        Errors: none of its own.
+        Retry: safe.
+        """
+
+    @_abc_1.abstractmethod
+    def RevokeApiKey(
+        self,
+        request: _admin_service_pb2.RevokeApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.RevokeApiKeyResponse, _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]]:
+        """RevokeApiKey ends a key.
+
+        Effect: calls with it are refused by this server at once and by others within 5 s; its open
+        streams are ended within 10 s.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (NOT_REGISTERED).
+        Retry: safe.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAuditEvents(
+        self,
+        request: _admin_service_pb2.ListAuditEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListAuditEventsResponse, _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]]:
+        """ListAuditEvents lists what operators did, newest first, in this namespace; a key of every
+        namespace is also shown what concerns none.
+
+        Effect: none.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID).
         Retry: safe.
         """
 

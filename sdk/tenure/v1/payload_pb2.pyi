@@ -79,7 +79,9 @@ class Failure(_message.Message):
     """True if trying again cannot help: the server ends the task whatever its retry policy says."""
     @_builtins.property
     def details(self) -> Global___Payload:
-        """Details for programs. Unset: none."""
+        """Details for programs, at most 64 KiB. The server replaces larger ones by the JSON
+        `{"clipped": true, "size_bytes": N}` with schema `tenure.clipped`. Unset: none.
+        """
 
     @_builtins.property
     def cause(self) -> Global___Failure:

@@ -462,7 +462,9 @@ class ListTasksRequest(_message.Message):
     name: _builtins.str
     """Only tasks of this name. Empty: all."""
     page_size: _builtins.int
-    """Entries wanted at most, 1 to 1,000. 0: 100."""
+    """Entries wanted at most, 1 to 1,000. 0: 100. A page is shorter where its message, of at most
+    16 MiB, is full.
+    """
     page_token: _builtins.str
     """Token of the previous answer. Empty: from the start."""
     def __init__(

@@ -30,8 +30,10 @@ class WorkerServiceStub:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -67,8 +69,10 @@ class WorkerServiceServicer:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def Work(self, request_iterator, context):
@@ -114,8 +118,8 @@ class WorkerServiceServicer:
 
         Effect: each recorded result ends its hand-out: the task completes, is put back for another
         attempt, or goes to the dead letters.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long;
-        UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
+        (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
         Retry: safe; a result that was recorded answers ALREADY_RECORDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -158,8 +162,10 @@ class WorkerService:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

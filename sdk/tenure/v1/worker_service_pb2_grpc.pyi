@@ -31,8 +31,10 @@ class WorkerServiceStub:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -70,8 +72,8 @@ class WorkerServiceStub:
 
     Effect: each recorded result ends its hand-out: the task completes, is put back for another
     attempt, or goes to the dead letters.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long;
-    UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
+    (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
     Retry: safe; a result that was recorded answers ALREADY_RECORDED.
     """
 
@@ -81,8 +83,10 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -117,8 +121,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
 
     Effect: each recorded result ends its hand-out: the task completes, is put back for another
     attempt, or goes to the dead letters.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long;
-    UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
+    (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
     Retry: safe; a result that was recorded answers ALREADY_RECORDED.
     """
 
@@ -127,8 +131,10 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Besides its own errors every call may answer NOT_FOUND (NOT_REGISTERED) for an unknown namespace,
-    ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
+    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
+    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
+    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod
@@ -185,8 +191,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Effect: each recorded result ends its hand-out: the task completes, is put back for another
         attempt, or goes to the dead letters.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long;
-        UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
+        (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
         Retry: safe; a result that was recorded answers ALREADY_RECORDED.
         """
 

@@ -43,8 +43,17 @@ def settings() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="bring the schema up to date at start (yes)",
     )
+    box.add_argument("--tls-cert", metavar="FILE", help="certificate (PEM); serves TLS only")
+    box.add_argument("--tls-key", metavar="FILE", help="its private key (PEM)")
+    box.add_argument("--tls-client-ca", metavar="FILE", help="who signs clients: mutual TLS")
+    box.add_argument(
+        "--require-keys",
+        action=argparse.BooleanOptionalAction,
+        help="refuse callers without a key (no); make keys with `tenure key create`",
+    )
     for name, text in (
         ("connections", "connections to PostgreSQL a process, at most"),
+        ("payload-memory-mib", "MiB of payloads that a process holds at most (512)"),
         ("processes", "server processes on the one port (1)"),
         ("lease-seconds", "how long a worker may be silent (30)"),
         ("first-lease-seconds", "the same, before its first heartbeat (15)"),

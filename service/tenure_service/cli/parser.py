@@ -135,6 +135,7 @@ def _run(commands: Any) -> None:
     server.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     _worker(commands)
     _schema(commands)
+    _doctor(commands)
 
 
 def _worker(commands: Any) -> None:
@@ -153,6 +154,12 @@ def _worker(commands: Any) -> None:
         "--queue", action="append", metavar="Q", help="serve this queue; may be repeated"
     )
     worker.add_argument("--concurrency", type=flags.count, default=10, metavar="N", help="(10)")
+    worker.add_argument(
+        "--mode",
+        choices=("thread", "process"),
+        default="thread",
+        help="where handlers run whose tasks do not say it (thread)",
+    )
     worker.add_argument("--name", metavar="NAME", help="name for people (host and process id)")
     worker.add_argument(
         "--grace",
@@ -178,6 +185,21 @@ def _schema(commands: Any) -> None:
     migrate.add_argument("--status", action="store_true", help="only say what is applied")
     migrate.add_argument("--phase", choices=["pre", "post"], help="only these, for a roll-out")
     migrate.add_argument("--json", action="store_true", help="print one JSON document")
+    restore = _add(
+        commands,
+        "restore-check",
+        "restore:run",
+        "make a database safe that was restored to an earlier moment\n\n"
+        "Ends the sessions and leases of that moment, whose tasks go back unspent, and holds timers:"
+        "\nno delayed task, retry or timeout fires on any server until --release. Run it before"
+        "\nservers start. Running it again is harmless.",
+        "tenure restore-check --database postgresql://tenure@db/tenure --dry-run\n"
+        "tenure restore-check\ntenure restore-check --release",
+    )
+    flags.database(restore)
+    restore.add_argument("--dry-run", action="store_true", help="only say what it would do")
+    restore.add_argument("--release", action="store_true", help="let the held timers go")
+    restore.add_argument("--json", action="store_true", help="print one JSON document")
     settings = _add(
         commands,
         "config",
@@ -187,6 +209,29 @@ def _schema(commands: Any) -> None:
         parents=[flags.settings()],
     )
     settings.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _doctor(commands: Any) -> None:
+    doctor = _add(
+        commands,
+        "doctor",
+        "doctor:run",
+        "say whether a database is in good order, and what to do\n\n"
+        "Looks at PostgreSQL and its settings, the schema, the tables and the work in them. It only"
+        "\nreads, and needs no server. Exits with 1 if a check fails; warnings are for people.",
+        "tenure doctor --database postgresql://tenure@db/tenure\n"
+        "tenure doctor --strict --timeout 10m --json",
+    )
+    flags.database(doctor)
+    doctor.add_argument(
+        "--timeout",
+        type=flags.seconds,
+        default=60.0,
+        metavar="TIME",
+        help="time for the invariants, which read whole tables (60s)",
+    )
+    doctor.add_argument("--strict", action="store_true", help="let warnings fail too")
+    doctor.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 # --------------------------------------------------------------------------------- tasks

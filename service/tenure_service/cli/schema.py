@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def run(values: argparse.Namespace) -> int:
     """Applies what is missing, or says what is."""
-    dsn, schema = _where(values)
+    dsn, schema = where(values)
     with server.reported():
         from tenure_service.store import migrate
 
@@ -36,7 +36,7 @@ def run(values: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _where(values: argparse.Namespace) -> tuple[str, str]:
+def where(values: argparse.Namespace) -> tuple[str, str]:
     """Finds the database and the schema; other settings may be wrong, they do not matter here."""
     from tenure_service import config
 

@@ -61,7 +61,11 @@ def run(values: argparse.Namespace) -> None:
         )
     try:
         worker = tenure.Worker(
-            app, queues=values.queue, concurrency=values.concurrency, name=values.name
+            app,
+            queues=values.queue,
+            concurrency=values.concurrency,
+            name=values.name,
+            mode=values.mode,
         )
         if in_dev:
             _introduce(app, hint=values.hint)

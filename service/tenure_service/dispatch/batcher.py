@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Generic, TypeVar
 
 from tenure_service.engine import limits
@@ -68,7 +67,6 @@ class Batcher(Generic[T, R]):
         self._tenants: dict[int, deque[_Waiting[T, R]]] = {}
         self._running = 0
         self._waiting_count = 0
-        self._waiting_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -78,21 +76,17 @@ class Batcher(Generic[T, R]):
         Raises:
             TenureError: OVERLOADED, if more is waiting than the server should hold.
         """
-        if (
-            self._waiting_count + count > limits.QUEUED_COUNT_MAX
-            or self._waiting_bytes + size > limits.QUEUED_BYTES_MAX
-        ) and self._waiting_count:
+        if self._waiting_count and self._waiting_count + count > limits.QUEUED_COUNT_MAX:
             raise TenureError(
                 Reason.OVERLOADED,
                 f"the server has {self._waiting_count} items waiting to be written",
-                retry_after=timedelta(milliseconds=500),
+                retry_after=limits.OVERLOAD_PAUSE,
             )
         waiting: _Waiting[T, R] = _Waiting(
             item, count, size, asyncio.get_running_loop().create_future()
         )
         self._tenants.setdefault(tenant, deque()).append(waiting)
         self._waiting_count += count
-        self._waiting_bytes += size
         self._idle.clear()
         self._pump()
         return waiting.future
@@ -131,7 +125,6 @@ class Batcher(Generic[T, R]):
             if queue:
                 self._tenants[tenant] = queue
         self._waiting_count -= count
-        self._waiting_bytes -= size
         return batch
 
     def _flush_parts(

@@ -1,10 +1,12 @@
 """Failures of user code between the wire and the store, clipped to their limits.
 
 The stored form is JSON: {type, message, stack, details, cause, non_retryable, retry_after_ms}, where
-`details` holds base64 data with its encoding.
+`details` holds base64 data with its encoding. Nothing of a failure is refused for its size, or the
+attempt would be lost with its reason: what is too long is cut, or replaced by a note that says so.
 """
 
 import base64
+import json
 from typing import Any
 
 from tenure.v1 import payload_pb2 as payload
@@ -12,6 +14,8 @@ from tenure_service.engine import limits
 from tenure_service.store import jsonb
 
 _MARK = "… [clipped]"
+#: Schema of the note that stands for details which were too large.
+CLIPPED_SCHEMA = "tenure.clipped"
 
 
 def clip(text: str, bytes_max: int) -> str:
@@ -37,15 +41,24 @@ def to_json(failure: payload.Failure, *, depth: int = 0) -> dict[str, Any]:
         body["non_retryable"] = True
     if failure.HasField("retry_after"):
         body["retry_after_ms"] = failure.retry_after.ToMilliseconds()
-    if failure.HasField("details") and len(failure.details.data) <= limits.DETAILS_BYTES_MAX:
-        body["details"] = {
-            "data": base64.b64encode(failure.details.data).decode(),
-            "encoding": failure.details.encoding,
-            "schema": failure.details.schema,
-        }
+    if failure.HasField("details"):
+        body["details"] = _details(failure.details)
     if failure.HasField("cause") and depth + 1 < limits.FAILURE_CAUSE_COUNT_MAX:
         body["cause"] = to_json(failure.cause, depth=depth + 1)
     return body
+
+
+def _details(details: payload.Payload) -> dict[str, str]:
+    """Gives details as they are; a part of encoded data would mislead, so larger ones are a note."""
+    data, encoding, schema = details.data, details.encoding, details.schema
+    if len(data) > limits.DETAILS_BYTES_MAX:
+        data = json.dumps({"clipped": True, "size_bytes": len(data)}).encode()
+        encoding, schema = "json", CLIPPED_SCHEMA
+    return {
+        "data": base64.b64encode(data).decode(),
+        "encoding": clip(encoding, limits.ENCODING_BYTES_MAX),
+        "schema": clip(schema, limits.SCHEMA_BYTES_MAX),
+    }
 
 
 def from_json(body: dict[str, Any]) -> payload.Failure:

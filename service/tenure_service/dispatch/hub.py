@@ -3,23 +3,25 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from tenure_service.dispatch.batcher import Batcher
 from tenure_service.dispatch.leaser import Leaser
+from tenure_service.dispatch.memory import Memory
 from tenure_service.dispatch.reporter import Reporter
 from tenure_service.dispatch.session import Session
 from tenure_service.dispatch.waiters import Waiter, Waiters
 from tenure_service.dispatch.wake import News, Wake
-from tenure_service.engine import limits
-from tenure_service.engine.errors import TenureError
+from tenure_service.engine import limits, tokens
+from tenure_service.engine.errors import TenureError, unauthenticated
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Database
 from tenure_service.store.leases import Progress, Started, Token
 from tenure_service.store.rows import TaskResultRow
 from tenure_service.usecase import enqueue, expire, lease, maintain, read, session
+from tenure_service.usecase.access import Keys
 from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.usecase.end import Ends
 
@@ -62,20 +64,32 @@ class _Renewal:
 class Hub:
     """The dispatch of one server; made and used on its event loop."""
 
-    def __init__(self, database: Database, catalogue: Catalogue, durations: Durations) -> None:
+    def __init__(
+        self,
+        database: Database,
+        catalogue: Catalogue,
+        durations: Durations,
+        *,
+        keys: Keys,
+        memory_bytes: int = limits.PAYLOAD_MEMORY_BYTES,
+    ) -> None:
         self.database = database
         self.catalogue = catalogue
         self.durations = durations
+        self.keys = keys
         self.waiters = Waiters()
+        self.memory = Memory(memory_bytes)
         self.draining = False
         #: Called with milliseconds when a timer was set that is due earlier than anybody looks.
         self.on_timer: Callable[[int], None] = lambda _: None
         self._background: set[asyncio.Task[None]] = set()
+        self._kept_at = 0.0
         self._gone: list[session.Presence] = []
         self.wake = Wake(database.dsn, database.schema, heard=self._heard)
         self.leaser = Leaser(
             database,
             catalogue,
+            self.memory,
             first_lease_duration=durations.first_lease,
             accept_timeout=durations.accept,
             on_lost=self.lose,
@@ -105,7 +119,10 @@ class Hub:
         """
         keyed = any(item.key for item in call.items)
         batcher = self._keyed if keyed else self._enqueues
-        answers = await batcher.submit(call.namespace_id, call, count=len(call.items), size=size)
+        with self.memory.inputs(size):
+            answers = await batcher.submit(
+                call.namespace_id, call, count=len(call.items), size=size
+            )
         if isinstance(answers, TenureError):
             raise answers
         ranks: dict[int, int] = {}
@@ -229,6 +246,29 @@ class Hub:
         # Each caller is told of its own leases only: a batch holds those of many tenants.
         return [alive.intersection(one.tokens) for one in batch]
 
+    def keep_leases(self) -> None:
+        """Renews, once a heartbeat, the leases of what this server has not got round to.
+
+        That are those of results that wait to be recorded, and those of workers whose heartbeats it
+        does not read meanwhile: its own trouble must not cost them their leases.
+        """
+        pause = self.durations.heartbeat.total_seconds()
+        if time.monotonic() - self._kept_at < pause:
+            return
+        self._kept_at = time.monotonic()
+        wanted = self.reporter.waiting(pause)
+        for one in self.leaser.sessions.values():
+            if one.stalled:
+                held = {tokens.lease_token_parse(task.lease_token) for task in one.held.values()}
+                known = {token for token in held if token is not None}
+                wanted.setdefault(one.namespace_id, set()).update(known)
+        for namespace_id, leases in wanted.items():
+            self.spawn(self._keep(namespace_id, leases))
+
+    async def _keep(self, namespace_id: int, leases: set[tuple[str, bytes]]) -> None:
+        _log.warning("renewing %d lease(s) for workers: this server is behind", len(leases))
+        await self.renew(namespace_id, sorted(leases))
+
     def lose(self, session_id: str, epoch: int, lease_ids: set[str]) -> None:
         """Hands out again, at once, what a session never accepted, while it is this server's."""
         self.spawn(self._lose(session_id, epoch, lease_ids))
@@ -247,7 +287,8 @@ class Hub:
         """Takes back assignments that were not accepted in time."""
         now = time.monotonic()
         for one in list(self.leaser.sessions.values()):
-            overdue = one.overdue(now)
+            # What is not read may be an Accept.
+            overdue = set() if one.stalled else one.overdue(now)
             if overdue:
                 _log.warning(
                     "worker %r did not accept %d lease(s); they are handed out again",
@@ -266,14 +307,46 @@ class Hub:
                     one.send_cancel(notice.task_id, notice.reason, notice.grace_ms)
 
     async def touch_sessions(self) -> None:
-        """Notes in the database which sessions this server has."""
-        presences = [_presence(one) for one in self.leaser.sessions.values()]
-        if presences:
-            await asyncio.to_thread(session.touch, self.database, presences)
+        """Notes in the database which sessions this server has, and ends those that are void there.
+
+        One that was closed after a restore is handed nothing any more: its worker is to open another.
+        """
+        held = list(self.leaser.sessions.values())
+        if not held:
+            return
+        gone = await asyncio.to_thread(self._touch, held)
+        for one in held:
+            if one.session_id in gone and self.leaser.sessions.get(one.session_id) is one:
+                _log.warning(
+                    "the session of worker %r was closed in the database; its stream ends",
+                    one.worker,
+                )
+                self.leaser.detach(one)
+
+    def _touch(self, held: Sequence[Session]) -> Collection[str]:
+        """Does so on a thread: describing 5,000 sessions would hold the loop up for 20 ms."""
+        return session.touch(self.database, [_presence(one) for one in held])
+
+    def sent(self, one: Session, input_bytes: int) -> None:
+        """Says that inputs have left for a worker."""
+        one.outgoing_bytes -= input_bytes
+        self.memory.give(input_bytes)
+        self.leaser.freed()
+
+    async def check_keys(self) -> None:
+        """Reads the keys anew, and ends the streams of those that have ended."""
+        await asyncio.to_thread(self.keys.refresh)
+        for one in list(self.leaser.sessions.values()):
+            if not self.keys.stands(one.principal):
+                _log.warning("the key of worker %r has ended; so does its stream", one.worker)
+                one.ended_with = unauthenticated("the key has ended")
+                self.leaser.detach(one)
 
     def drop_session(self, one: Session) -> None:
         """Lets go of a session whose stream is gone: only what it never accepted is taken back."""
         self.leaser.detach(one)
+        self.memory.give(one.outgoing_bytes)
+        one.outgoing_bytes = 0
         if one.unaccepted:
             self.lose(one.session_id, one.epoch, set(one.unaccepted))
         self._gone.append(_presence(one))

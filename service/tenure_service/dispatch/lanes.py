@@ -8,6 +8,7 @@ be dead: stepping over dead index entries is what makes a pick slow while a snap
 import time
 from dataclasses import dataclass
 
+from tenure_service.engine import limits
 from tenure_service.store.leases import RANK_MIN
 
 #: How long picks may start above the bottom: a row that was committed late, or released to its old
@@ -30,6 +31,22 @@ class LaneHint:
     low_until: float = 0.0
     served_at: int = 0
     woken_at: float = 0.0
+    #: What an input of this lane is expected to have; None before the first one.
+    input_bytes: float | None = None
+
+    @property
+    def task_count_max(self) -> int:
+        """How many tasks one pick may take, so that their inputs are not more than a message."""
+        if self.input_bytes is None:
+            return limits.ASSIGN_FIRST_COUNT
+        fitting = int(limits.ASSIGN_BYTES_MAX / max(self.input_bytes, 1.0))
+        return max(min(fitting, limits.LEASE_TASK_COUNT_MAX), 1)
+
+    def measured(self, task_count: int, input_bytes: int) -> None:
+        """Notes the inputs of a pick; larger ones count at once, smaller ones by and by."""
+        mean = input_bytes / task_count
+        before = mean if self.input_bytes is None else self.input_bytes
+        self.input_bytes = max(mean, 0.75 * before + 0.25 * mean)
 
     def place(self, now: float) -> tuple[int, int]:
         """Gives the place above which to pick now."""

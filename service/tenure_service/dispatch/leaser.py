@@ -7,6 +7,7 @@ is part of the next one.
 """
 
 import asyncio
+import heapq
 import logging
 import secrets
 import time
@@ -17,8 +18,8 @@ from datetime import timedelta
 
 from tenure_service.dispatch import assign
 from tenure_service.dispatch.lanes import LaneHint
+from tenure_service.dispatch.memory import Memory
 from tenure_service.dispatch.session import Session
-from tenure_service.engine import limits
 from tenure_service.engine.errors import TenureError
 from tenure_service.store.database import Database
 from tenure_service.store.leases import RANK_MAX, RANK_MIN, Pick
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 _SECRET_BYTES = 16
 _FAILURE_PAUSE_SECONDS = 0.5
 _COLD_SECONDS = 600.0
+#: Picks of one transaction. With thousands of idle sessions the first one would else wait for the
+#: last, and the loop for the planning of all.
+_PICK_COUNT_MAX = 100
 
 
 def _milliseconds(duration: timedelta) -> int:
@@ -44,6 +48,7 @@ class Leaser:
         self,
         database: Database,
         catalogue: Catalogue,
+        memory: Memory,
         *,
         first_lease_duration: timedelta,
         accept_timeout: timedelta,
@@ -51,6 +56,8 @@ class Leaser:
     ) -> None:
         self._database = database
         self._catalogue = catalogue
+        self._memory = memory
+        memory.on_hand_out = self.freed
         self._first_lease_ms = _milliseconds(first_lease_duration)
         self._accept_seconds = accept_timeout.total_seconds()
         self._on_lost = on_lost
@@ -59,6 +66,8 @@ class Leaser:
         #: Those of them that are hot; a server may know of very many that are not.
         self._hot: dict[int, LaneHint] = {}
         self._sessions: dict[str, Session] = {}
+        #: The same by what they serve, so that a cycle does not look at thousands that do not.
+        self._serving: dict[tuple[int, str, str], dict[str, Session]] = defaultdict(dict)
         self._wanted = asyncio.Event()
         self._turn = 0
 
@@ -70,6 +79,8 @@ class Leaser:
     def attach(self, session: Session) -> None:
         """Begins to hand tasks to a session; lanes that it serves may have become useful."""
         self._sessions[session.session_id] = session
+        for queue, name in session.served:
+            self._serving[session.namespace_id, queue, name][session.session_id] = session
         for lane_id, hint in self._lanes.items():
             if (hint.queue, hint.name) in session.served and (
                 hint.namespace_id == session.namespace_id
@@ -84,14 +95,23 @@ class Leaser:
         session.wake_writer()
         if self._sessions.get(session.session_id) is session:
             del self._sessions[session.session_id]
+        for queue, name in session.served:
+            key = session.namespace_id, queue, name
+            serving = self._serving.get(key, {})
+            if serving.get(session.session_id) is session:
+                del serving[session.session_id]
+                if not serving:
+                    del self._serving[key]
 
     def served(self) -> set[tuple[int, str, str]]:
         """Gives what the sessions with free slots serve, as (namespace, queue, name)."""
         return {
-            (session.namespace_id, queue, name)
-            for session in self._sessions.values()
-            for queue, name in session.served
-            if session.receiving and len(session.held) < session.slots.total
+            served
+            for served, serving in self._serving.items()
+            if any(
+                session.receiving and len(session.held) < session.slots.total
+                for session in serving.values()
+            )
         }
 
     def freed(self) -> None:
@@ -176,13 +196,12 @@ class Leaser:
     def _takers(self) -> dict[int, list[Session]]:
         """Gives the hot lanes that somebody can be given a task of, with who."""
         self._unreserve()
-        by_served: dict[tuple[int, str, str], list[Session]] = defaultdict(list)
-        for session in self._sessions.values():
-            for queue, name in session.served:
-                by_served[session.namespace_id, queue, name].append(session)
+        if not self._memory.hands_out:
+            return {}
         takers: dict[int, list[Session]] = {}
         for lane_id, hint in self._hot.items():
-            able = by_served.get((hint.namespace_id, hint.queue, hint.name), [])
+            serving = self._serving.get((hint.namespace_id, hint.queue, hint.name), {})
+            able = list(serving.values())
             if hint.suspect:
                 able = self._suspect_takers(able)
             else:
@@ -235,7 +254,8 @@ class Leaser:
     def _plan(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> list[Pick]:
         """Plans picks: only from lanes whose first task is of the most urgent rank there is.
 
-        Sessions with the most free slots are served first; lanes of one rank take turns.
+        Sessions with the most free slots are served first, among equals the one whose turn is the
+        longest ago; lanes of one rank take turns. What does not fit is for the next cycle.
         """
         ranks = {head.lane_id: head.rank for head in heads}
         if ranks:
@@ -250,9 +270,13 @@ class Leaser:
         now = time.monotonic()
         for number, lane_id in enumerate(lane_ids):
             hint = self._lanes[lane_id]
-            able = sorted(
+            able = heapq.nsmallest(
+                _PICK_COUNT_MAX - len(picks),
                 takers[lane_id],
-                key=lambda session: planned[session.session_id] - session.free(hint.queue),
+                key=lambda session: (
+                    planned[session.session_id] - session.free(hint.queue),
+                    session.served_at,
+                ),
             )
             for session in able:
                 count = self._share(session, hint, planned, len(lane_ids) - number)
@@ -260,7 +284,7 @@ class Leaser:
                     continue
                 planned[session.session_id] += count
                 self._turn += 1
-                hint.served_at = self._turn
+                hint.served_at = session.served_at = self._turn
                 low_rank, low_seq = hint.place(now)
                 picks.append(
                     Pick(
@@ -276,6 +300,8 @@ class Leaser:
                         rank_max=best,
                     )
                 )
+            if len(picks) >= _PICK_COUNT_MAX:
+                break
         return picks
 
     def _share(
@@ -288,7 +314,7 @@ class Leaser:
         free = session.free(hint.queue) - already
         if free <= 0:
             return 0
-        return min(-(-free // lanes_left), limits.LEASE_TASK_COUNT_MAX)
+        return min(-(-free // lanes_left), hint.task_count_max)
 
     def _granted(self, grant: lease.Grant, woken: int) -> None:
         pick = grant.pick
@@ -306,6 +332,8 @@ class Leaser:
             self._hot.pop(pick.lane_id, None)
         if not grant.tasks:
             return
+        input_bytes = sum(len(task.input) for task in grant.tasks)
+        hint.measured(len(grant.tasks), input_bytes)
         session = self._sessions.get(pick.session_id)
         if session is None or session.detached:
             # The stream ended while the lease was written: nobody will accept it.
@@ -313,5 +341,7 @@ class Leaser:
             return
         held, messages = assign.assignment(grant, hint)
         session.hold(held, accept_timeout=self._accept_seconds)
+        self._memory.take(input_bytes)
         for message in messages:
-            session.send(message)
+            size = sum(len(one.input.data) for one in message.assign.assignments)
+            session.send(message, input_bytes=size)

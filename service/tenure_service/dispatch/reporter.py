@@ -6,7 +6,9 @@ everything else, and every batch in which the fast path disagrees, takes the car
 
 import asyncio
 import dataclasses
+import itertools
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +40,15 @@ class _Item:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A report that is not recorded yet."""
+
+    since: float
+    namespace_id: int
+    results: Sequence[worker.Result]
+
+
 class Reporter:
     """Records reports of all sessions of one server."""
 
@@ -61,6 +72,8 @@ class Reporter:
         self._catalogue = catalogue
         self._after = after
         self._freed = freed
+        self._under_way: dict[int, _UnderWay] = {}
+        self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
         self._batcher: Batcher[_Item, list[Answer]] = Batcher("report", self._flush, threads=2)
 
@@ -81,6 +94,8 @@ class Reporter:
             item.size += size
             places.append(place)
         if item.results:
+            number = next(self._numbers)
+            self._under_way[number] = _UnderWay(time.monotonic(), namespace_id, results)
             try:
                 recorded = await self._batcher.submit(
                     namespace_id, item, count=len(item.results), size=item.size
@@ -99,7 +114,22 @@ class Reporter:
                             _task_id(results[place].task_id), results[place].lease_token
                         )
                 self._freed()
+            finally:
+                del self._under_way[number]
         return [answer for answer in answers if answer is not None]
+
+    def waiting(self, seconds: float) -> dict[int, set[tuple[str, bytes]]]:
+        """Gives the leases of results that have waited that long to be recorded, by namespace."""
+        before = time.monotonic() - seconds
+        found: dict[int, set[tuple[str, bytes]]] = {}
+        for one in self._under_way.values():
+            if one.since > before:
+                continue
+            for result in one.results:
+                token = tokens.lease_token_parse(result.lease_token)
+                if token is not None:
+                    found.setdefault(one.namespace_id, set()).add(token)
+        return found
 
     async def end(self, namespace_id: int, endings: Sequence[Ending]) -> None:
         """Ends hand-outs that the server itself ends."""

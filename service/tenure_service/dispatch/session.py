@@ -8,10 +8,15 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_service_pb2 as service
+from tenure_service.engine.access import ANYBODY, Principal
+from tenure_service.engine.limits import ASSIGN_BYTES_MAX
+
+if TYPE_CHECKING:
+    from tenure_service.engine.errors import TenureError
 
 Served = tuple[str, str]
 
@@ -49,11 +54,15 @@ class Session:
         worker: str,
         served: Iterable[Served],
         slots: Slots,
+        principal: Principal = ANYBODY,
     ) -> None:
         self.session_id = session_id
         self.epoch = epoch
         self.namespace_id = namespace_id
         self.worker = worker
+        self.principal = principal
+        #: What the stream is to be ended with, if the server ends it.
+        self.ended_with: TenureError | None = None
         self.served = frozenset(served)
         self.slots = slots
         self.paused = False
@@ -63,15 +72,21 @@ class Session:
         self.detached = False
         #: Set aside for a suspect: nothing else is handed out until it holds nothing.
         self.reserved = False
+        #: The number of the last pick that was planned for it.
+        self.served_at = 0
         self.held: dict[str, Held] = {}
         self.unaccepted: dict[str, float] = {}
         #: By task, what the worker was told to cancel: why, and until when on the monotonic clock.
         self.told: dict[str, tuple[str, float]] = {}
         #: Result batches that are being written; Close waits for them.
         self.reporting: set[asyncio.Future[object]] = set()
+        #: Inputs that are queued for the stream or being sent.
+        self.outgoing_bytes = 0
+        #: Its stream is not read for want of memory: its heartbeats wait there, too.
+        self.stalled = False
         self._by_queue: Counter[str] = Counter()
         self._suspect_count = 0
-        self._out: deque[service.WorkResponse] = deque()
+        self._out: deque[tuple[service.WorkResponse, int]] = deque()
         self._out_ready = asyncio.Event()
 
     @property
@@ -83,6 +98,8 @@ class Session:
     def free(self, queue: str) -> int:
         """Counts how many more tasks of a queue it may be given now."""
         if not self.receiving or self.reserved or self._suspect_count:
+            return 0
+        if self.outgoing_bytes >= ASSIGN_BYTES_MAX:
             return 0
         total = self.slots.total - len(self.held)
         bound = self.slots.by_queue.get(queue)
@@ -127,9 +144,10 @@ class Session:
         """Gives the leases whose assignments were not accepted in time."""
         return {lease_id for lease_id, deadline in self.unaccepted.items() if deadline <= now}
 
-    def send(self, message: service.WorkResponse) -> None:
+    def send(self, message: service.WorkResponse, *, input_bytes: int = 0) -> None:
         """Queues a message for the stream; bounded by what the worker has credit for."""
-        self._out.append(message)
+        self._out.append((message, input_bytes))
+        self.outgoing_bytes += input_bytes
         self._out_ready.set()
 
     def send_cancel(self, task_id: str, reason: str, grace_ms: int) -> None:
@@ -155,8 +173,12 @@ class Session:
         """Lets the writer look again, after `detached` was set."""
         self._out_ready.set()
 
-    async def next_messages(self) -> list[service.WorkResponse]:
-        """Waits for messages to send; empty once the session is detached and nothing is left."""
+    async def next_messages(self) -> list[tuple[service.WorkResponse, int]]:
+        """Waits for messages to send, each with the size of its inputs.
+
+        Returns:
+            Nothing once the session is detached and nothing is left.
+        """
         while not self._out:
             if self.detached:
                 return []

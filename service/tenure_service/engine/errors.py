@@ -71,6 +71,11 @@ def not_found(task_id: str) -> TenureError:
     return TenureError(Reason.TASK_NOT_FOUND, f"no task {task_id!r} in this namespace")
 
 
+def unauthenticated(text: str) -> TenureError:
+    """Says that a caller is not known."""
+    return TenureError(Reason.UNAUTHENTICATED, text)
+
+
 def database_unavailable(detail: str) -> TenureError:
     """Says that PostgreSQL cannot be used now; the caller may try again."""
     return TenureError(

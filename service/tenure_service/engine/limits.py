@@ -40,12 +40,21 @@ SLOT_COUNT_MAX: Final = 10_000
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
 NON_RETRYABLE_COUNT_MAX: Final = 50
+KEY_GLOB_COUNT_MAX: Final = 50
 #: One batch of one store operation: large enough to share a commit, small enough to be quick.
 BATCH_COUNT_MAX: Final = 500
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-#: What a batcher holds before it refuses producers.
+#: What waits for one store operation before callers are refused.
 QUEUED_COUNT_MAX: Final = 100_000
-QUEUED_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Payloads that one server process holds at once; producers are refused at half of it.
+PAYLOAD_MEMORY_BYTES: Final = 512 * 1024 * 1024
+#: How long a caller that was refused for overload should wait.
+OVERLOAD_PAUSE: Final = timedelta(milliseconds=500)
+#: Inputs that are under way to one worker: what a slow link carries before a hand-out must have
+#: been accepted.
+ASSIGN_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Tasks of a lane whose inputs nobody has seen yet: as many as the largest inputs allow.
+ASSIGN_FIRST_COUNT: Final = ASSIGN_BYTES_MAX // PAYLOAD_BYTES_MAX
 #: One lease row; larger arrays cost more to read back in the careful form than they save.
 LEASE_TASK_COUNT_MAX: Final = 200
 

@@ -6,7 +6,9 @@ that this process sets itself wakes the loop.
 """
 
 import asyncio
+import logging
 import time
+from datetime import datetime
 
 from tenure_service.dispatch.hub import Hub
 from tenure_service.loops.supervisor import Health
@@ -14,8 +16,11 @@ from tenure_service.store.leases import RANK_MIN
 from tenure_service.store.rows import Due
 from tenure_service.usecase import cancel, expire, maintain, timeouts
 
+_log = logging.getLogger(__name__)
+
 _POLL_SECONDS = 1.0
 _TOUCH_SECONDS = 5.0
+_HELD_REMINDER_SECONDS = 300.0
 
 
 class DueLoop:
@@ -26,6 +31,7 @@ class DueLoop:
         self._soon = asyncio.Event()
         self._next_at = 0.0
         self._touched_at = 0.0
+        self._held_told_at: float | None = None
         hub.on_timer = self.timer_set
 
     def timer_set(self, due_ms: int) -> None:
@@ -42,6 +48,7 @@ class DueLoop:
             due = await asyncio.to_thread(
                 maintain.due, self._hub.database, sorted(self._hub.leaser.served())
             )
+            self._tell_held(due.timers_held_at)
             again = await self._act(due)
             health.succeeded()
             if again:
@@ -58,6 +65,22 @@ class DueLoop:
                 await asyncio.wait_for(self._soon.wait(), left)
             except TimeoutError:
                 return
+
+    def _tell_held(self, held_at: datetime | None) -> None:
+        """Warns, now and every few minutes, while timers are held; and says when they are not."""
+        told_at, now = self._held_told_at, time.monotonic()
+        if held_at is None:
+            self._held_told_at = None
+            if told_at is not None:
+                _log.warning("timers were released; what is due fires now")
+        elif told_at is None or now - told_at > _HELD_REMINDER_SECONDS:
+            self._held_told_at = now
+            _log.warning(
+                "timers are held since %s: the database was restored to an earlier moment, and no "
+                "delayed task, retry or timeout fires; look it over, then run "
+                "`tenure restore-check --release`",
+                f"{held_at:%Y-%m-%d %H:%M:%S %Z}",
+            )
 
     async def _act(self, due: Due) -> bool:
         """Does what is due; True if there may be more at once."""
@@ -93,6 +116,7 @@ class DueLoop:
             await hub.leaser.wake(dict.fromkeys(due.ready_lane_ids, RANK_MIN))
         hub.leaser.freed()
         hub.check_accepts()
+        hub.keep_leases()
         await hub.look_for_results()
         if time.monotonic() - self._touched_at > _TOUCH_SECONDS:
             self._touched_at = time.monotonic()

@@ -1,7 +1,7 @@
 """Whether this server can do its work, told to those who ask its health.
 
-A server whose PostgreSQL is away, or takes no writes any more (a demoted primary answers every
-read), must not be sent traffic. Streams stay: their workers' leases may outlive the trouble.
+A server whose PostgreSQL is away, answers no more, or takes no writes (a demoted primary answers
+every read) must not be sent traffic. Streams stay: their workers' leases may outlive the trouble.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 #: An idle server asks its database little; with the wait for a connection it is told within 7 s.
 _POLL_SECONDS = 2.0
+#: Longer than a wait for a connection; a PostgreSQL that hangs has not even refused it.
+_ANSWER_SECONDS = 7.0
 
 
 class SetReady(Protocol):
@@ -29,14 +31,23 @@ class SetReady(Protocol):
 async def run(hub: Hub, set_ready: SetReady, health: Health) -> None:
     """Looks until it is cancelled; tells of changes only."""
     said = True
+    question: asyncio.Future[bool] | None = None
     while True:
         await asyncio.sleep(_POLL_SECONDS)
-        try:
-            ready = await asyncio.to_thread(maintain.is_writable, hub.database)
-            health.succeeded()
-        except TenureError as exc:
-            ready = False
-            health.last_error = str(exc)
+        # One question at a time: each that hangs keeps a thread.
+        if question is None:
+            question = asyncio.ensure_future(asyncio.to_thread(maintain.is_writable, hub.database))
+        await asyncio.wait({question}, timeout=_ANSWER_SECONDS)
+        ready = False
+        if question.done():
+            try:
+                ready = question.result()
+                health.succeeded()
+            except TenureError as exc:
+                health.last_error = str(exc)
+            question = None
+        else:
+            health.last_error = "the database does not answer"
         if ready != said and not hub.draining:
             said = ready
             _log.warning("the database takes %s", "writes again" if ready else "no writes")

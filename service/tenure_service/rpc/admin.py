@@ -2,21 +2,30 @@
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tenure.v1 import admin_service_pb2 as service
 from tenure.v1 import admin_service_pb2_grpc as service_grpc
-from tenure_service.engine import limits
+from tenure_service.engine import limits, tokens
+from tenure_service.engine.access import Scope, scope_missing
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.states import DeadLetterState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, views
-from tenure_service.rpc.call import Calls, Context, unary
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context, namespace
 from tenure_service.rpc.check import Check
+from tenure_service.rpc.operated import operated
 from tenure_service.store import rows
 from tenure_service.usecase import operate
 
 _NAMESPACE = re.compile(r"[a-z0-9_-]{1,100}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_LAST_EVENT = 2**63 - 1
+_SCOPES = {
+    service.SCOPE_WORKER: Scope.WORKER,
+    service.SCOPE_CLIENT: Scope.CLIENT,
+    service.SCOPE_ADMIN: Scope.ADMIN,
+}
 
 
 class AdminServicer(service_grpc.AdminServiceServicer):
@@ -26,13 +35,16 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         self._calls = calls
         self._hub = calls.hub
 
-    @unary
+    @operated
     async def CreateNamespace(
         self,
         request: service.CreateNamespaceRequest,
         context: Context,  # noqa: ARG002 - the signature is the protocol's
     ) -> service.CreateNamespaceResponse:
         """Creates a namespace; see the protocol."""
+        principal = PRINCIPAL.get()
+        if principal.namespace_id is not None:
+            raise scope_missing("every namespace", "this key is for one namespace only")
         if not _NAMESPACE.fullmatch(request.name):
             raise FieldInvalid(
                 [("name", "must be 1 to 100 lower case letters, digits, `-` and `_`")]
@@ -42,17 +54,19 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         )
         return service.CreateNamespaceResponse(namespace=_namespace(row))
 
-    @unary
+    @operated
     async def ListNamespaces(
         self,
         request: service.ListNamespacesRequest,  # noqa: ARG002 - the signature is the protocol's
         context: Context,  # noqa: ARG002 - the signature is the protocol's
     ) -> service.ListNamespacesResponse:
         """Lists namespaces; see the protocol."""
-        found = await self._calls.run(self._hub.catalogue.namespaces)
+        own = PRINCIPAL.get().namespace_id
+        every = await self._calls.run(self._hub.catalogue.namespaces)
+        found = [row for row in every if own is None or row.namespace_id == own]
         return service.ListNamespacesResponse(namespaces=[_namespace(row) for row in found])
 
-    @unary
+    @operated
     async def ListWorkers(
         self,
         request: service.ListWorkersRequest,  # noqa: ARG002 - the signature is the protocol's
@@ -64,7 +78,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         )
         return service.ListWorkersResponse(workers=[views.worker_message(row) for row in found])
 
-    @unary
+    @operated
     async def GetQueueStatistics(
         self, request: service.GetQueueStatisticsRequest, context: Context
     ) -> service.GetQueueStatisticsResponse:
@@ -82,7 +96,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
             statistics=[views.queue_statistics_message(row) for row in found]
         )
 
-    @unary
+    @operated
     async def ListDeadLetters(
         self, request: service.ListDeadLettersRequest, context: Context
     ) -> service.ListDeadLettersResponse:
@@ -110,15 +124,14 @@ class AdminServicer(service_grpc.AdminServiceServicer):
             before=_place(pages.read(kind, request.page_token, 2)),
             row_count_max=page_size,
         )
+        listed = pages.fitting(views.dead_letter_message(row) for row in found)
         token = ""
-        if len(found) == page_size:
-            token = pages.write(kind, found[-1].died_at.isoformat(), found[-1].task_id)
-        return service.ListDeadLettersResponse(
-            dead_letters=[views.dead_letter_message(row) for row in found],
-            next_page_token=token,
-        )
+        if found and (found[0].page_count == page_size or len(listed) < found[0].page_count):
+            last = found[len(listed) - 1]
+            token = pages.write(kind, last.died_at.isoformat(), last.task_id)
+        return service.ListDeadLettersResponse(dead_letters=listed, next_page_token=token)
 
-    @unary
+    @operated
     async def ReplayDeadLetters(
         self, request: service.ReplayDeadLettersRequest, context: Context
     ) -> service.ReplayDeadLettersResponse:
@@ -140,7 +153,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
                 response.results.add(state=_state(answer))
         return response
 
-    @unary
+    @operated
     async def DiscardDeadLetters(
         self, request: service.DiscardDeadLettersRequest, context: Context
     ) -> service.DiscardDeadLettersResponse:
@@ -159,6 +172,123 @@ class AdminServicer(service_grpc.AdminServiceServicer):
             else:
                 response.results.add(state=_state(answer))
         return response
+
+    @operated
+    async def CreateApiKey(
+        self, request: service.CreateApiKeyRequest, context: Context
+    ) -> service.CreateApiKeyResponse:
+        """Makes a key; see the protocol."""
+        check = Check()
+        check.text("name", request.name, limits.NAME_BYTES_MAX, required=True)
+        check.count("scopes", request.scopes, len(Scope))
+        scopes = [_SCOPES.get(scope) for scope in request.scopes]
+        if None in scopes:
+            check.wrong("scopes", "has one that this server does not know")
+        check.count("queue_globs", request.queue_globs, limits.KEY_GLOB_COUNT_MAX, low=0)
+        for place, glob in enumerate(request.queue_globs):
+            check.text(f"queue_globs[{place}]", glob, limits.NAME_BYTES_MAX, required=True)
+        lifetime = None
+        if request.HasField("lifetime"):
+            lifetime = timedelta(
+                milliseconds=check.duration_ms(
+                    "lifetime", request.lifetime, high=limits.KEY_DURATION_MAX
+                )
+            )
+        check.done()
+        namespace_id = None if request.every_namespace else await self._calls.namespace_id(context)
+        row, secret = await self._calls.run(
+            self._hub.keys.create,
+            PRINCIPAL.get(),
+            namespace_id=namespace_id,
+            name=request.name,
+            scopes=[scope for scope in scopes if scope is not None],
+            queue_globs=list(request.queue_globs),
+            lifetime=lifetime,
+        )
+        return service.CreateApiKeyResponse(key=_api_key(row), secret=secret)
+
+    @operated
+    async def ListApiKeys(
+        self,
+        request: service.ListApiKeysRequest,
+        context: Context,
+    ) -> service.ListApiKeysResponse:
+        """Lists keys; see the protocol."""
+        namespace_id = await self._calls.namespace_id(context)
+        found = await self._calls.run(
+            self._hub.keys.list_, PRINCIPAL.get(), include_ended=request.include_ended
+        )
+        return service.ListApiKeysResponse(
+            keys=[_api_key(row) for row in found if row.namespace_id in {None, namespace_id}]
+        )
+
+    @operated
+    async def RevokeApiKey(
+        self, request: service.RevokeApiKeyRequest, context: Context
+    ) -> service.RevokeApiKeyResponse:
+        """Ends a key; see the protocol."""
+        if not tokens.is_uuid(request.key_id):
+            raise FieldInvalid([("key_id", "is not an id of this server")])
+        await self._calls.namespace_id(context)
+        row = await self._calls.run(self._hub.keys.revoke, PRINCIPAL.get(), request.key_id)
+        await self._hub.check_keys()
+        return service.RevokeApiKeyResponse(key=_api_key(row))
+
+    @operated
+    async def ListAuditEvents(
+        self, request: service.ListAuditEventsRequest, context: Context
+    ) -> service.ListAuditEventsResponse:
+        """Lists what operators did; see the protocol."""
+        check = Check()
+        page_size = check.page_size(request.page_size)
+        check.done()
+        place = pages.read("audit", request.page_token, 1)
+        if place is not None and not _NUMBER.fullmatch(place[0]):
+            raise FieldInvalid([("page_token", "is not a token of this list")])
+        await self._calls.namespace_id(context)
+        found = await self._calls.run(
+            self._hub.keys.deeds,
+            namespace(context),
+            include_general=PRINCIPAL.get().namespace_id is None,
+            before=int(place[0]) if place else _LAST_EVENT,
+            row_count_max=page_size,
+        )
+        token = ""
+        if len(found) == page_size:
+            token = pages.write("audit", str(found[-1].audit_event_id))
+        return service.ListAuditEventsResponse(
+            events=[_audit_event(row) for row in found], next_page_token=token
+        )
+
+
+def _api_key(row: rows.ApiKeyRow) -> service.ApiKey:
+    message = service.ApiKey(
+        key_id=row.key_id,
+        name=row.name,
+        namespace=row.namespace or "",
+        scopes=[scope for scope, name in _SCOPES.items() if name in row.scopes],
+        queue_globs=row.queue_globs,
+        created_at=views.timestamp(row.created_at),
+    )
+    if row.expires_at is not None:
+        message.expires_at.CopyFrom(views.timestamp(row.expires_at))
+    if row.revoked_at is not None:
+        message.revoked_at.CopyFrom(views.timestamp(row.revoked_at))
+    if row.used_at is not None:
+        message.used_at.CopyFrom(views.timestamp(row.used_at))
+    return message
+
+
+def _audit_event(row: rows.AuditEventRow) -> service.AuditEvent:
+    return service.AuditEvent(
+        at=views.timestamp(row.at),
+        actor=row.actor,
+        action=row.action,
+        namespace=row.namespace or "",
+        request=row.request,
+        outcome=row.outcome,
+        peer=row.peer,
+    )
 
 
 def _namespace(row: rows.NamespaceRow) -> service.Namespace:

@@ -10,12 +10,17 @@ from typing import Any, TypeVar
 import grpc
 
 from tenure_service.dispatch.hub import Hub
+from tenure_service.engine.access import Principal
 from tenure_service.engine.errors import FieldInvalid, TenureError, shutting_down
 from tenure_service.rpc import decoding, errors
+from tenure_service.usecase.catalogue import unknown_namespace
 
 R = TypeVar("R")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Any, Context], Awaitable[Any]]
+
+#: Who makes the call that runs in this context; the guard sets it, and nothing has a default.
+PRINCIPAL: contextvars.ContextVar[Principal] = contextvars.ContextVar("principal")
 
 NAMESPACE_KEY = "tenure-namespace"
 NAMESPACE_DEFAULT = "default"
@@ -41,7 +46,12 @@ class Calls:
             TenureError: NOT_REGISTERED.
         """
         name = namespace(context)
-        return await self.run(self.hub.catalogue.namespace_id, name)
+        namespace_id: int = await self.run(self.hub.catalogue.namespace_id, name)
+        own = PRINCIPAL.get().namespace_id
+        if own is not None and own != namespace_id:
+            # Whether it exists is not told.
+            raise unknown_namespace(name)
+        return namespace_id
 
     def close(self) -> None:
         """Ends the threads."""

@@ -3,11 +3,20 @@
 import binascii
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 
-from tenure_service.engine import tokens
+from google.protobuf.message import Message
+
+from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid
 from tenure_service.store import jsonb
+
+M = TypeVar("M", bound=Message)
+#: Room in an answer for what stands around its largest items.
+HEADROOM_BYTES: Final = 256 * 1024
+#: Tag and length of one entry of a list.
+_ENTRY_BYTES: Final = 8
 
 
 def write(kind: str, *place: str) -> str:
@@ -47,6 +56,18 @@ def row_id(text: str) -> str:
     if not tokens.is_uuid(text):
         raise _refused()
     return text
+
+
+def fitting(messages: Iterable[M]) -> list[M]:
+    """Gives the entries of a page that fit into one message: at least the first."""
+    found: list[M] = []
+    size = 0
+    for message in messages:
+        size += message.ByteSize() + _ENTRY_BYTES
+        if found and size > limits.MESSAGE_BYTES_MAX - HEADROOM_BYTES:
+            break
+        found.append(message)
+    return found
 
 
 def _refused() -> FieldInvalid:

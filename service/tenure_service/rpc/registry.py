@@ -5,8 +5,9 @@ from tenure.v1 import registry_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.rpc import pages, policies, views
-from tenure_service.rpc.call import Calls, Context, unary
+from tenure_service.rpc.call import Calls, Context
 from tenure_service.rpc.check import Check
+from tenure_service.rpc.operated import operated
 from tenure_service.store import rows
 from tenure_service.usecase import operate
 
@@ -18,7 +19,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         self._calls = calls
         self._hub = calls.hub
 
-    @unary
+    @operated
     async def SetTaskDefinition(
         self, request: service.SetTaskDefinitionRequest, context: Context
     ) -> service.SetTaskDefinitionResponse:
@@ -37,7 +38,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         )
         return service.SetTaskDefinitionResponse(definition=_definition(row))
 
-    @unary
+    @operated
     async def ListTaskDefinitions(
         self, request: service.ListTaskDefinitionsRequest, context: Context
     ) -> service.ListTaskDefinitionsResponse:
@@ -58,7 +59,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
             definitions=[_definition(row) for row in found], next_page_token=token
         )
 
-    @unary
+    @operated
     async def SetQueue(
         self, request: service.SetQueueRequest, context: Context
     ) -> service.SetQueueResponse:
@@ -75,7 +76,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         )
         return service.SetQueueResponse(queue=_queue(row))
 
-    @unary
+    @operated
     async def ListQueues(
         self, request: service.ListQueuesRequest, context: Context
     ) -> service.ListQueuesResponse:

@@ -21,7 +21,7 @@ from tenure_service.dispatch.session import Held, Session, Slots
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
 from tenure_service.rpc import decoding, errors, policies
-from tenure_service.rpc.call import Calls, Context
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.store.leases import Progress, Started
 from tenure_service.usecase import session as sessions
@@ -130,6 +130,8 @@ class WorkStream:
             else:
                 with contextlib.suppress(asyncio.CancelledError):
                     await reader
+            if session.ended_with is not None:
+                raise session.ended_with
             if self._closing:
                 await self._hub.release_session(session)
                 self._hub.leaser.detach(session)
@@ -174,6 +176,8 @@ class WorkStream:
             # A session that is gone is opened anew under this secret: it must be a server's.
             check.wrong("resume.session_secret", "is not a secret of this server")
         check.done()
+        for queue, _ in served:
+            PRINCIPAL.get().check_queue(queue)
         secret = open_.resume.session_secret if resume_id else sessions.new_secret()
         new = sessions.NewSession(
             namespace_id=self._namespace_id,
@@ -201,6 +205,7 @@ class WorkStream:
             worker=who.name,
             served=served,
             slots=granted,
+            principal=PRINCIPAL.get(),
         )
         if opened.resumed:
             session.hold(await self._resume(opened.session_id, kept), accept_timeout=None)
@@ -262,8 +267,10 @@ class WorkStream:
             messages = await session.next_messages()
             if not messages:
                 return
-            for message in messages:
+            for message, input_bytes in messages:
                 await context.write(message)
+                if input_bytes:
+                    self._hub.sent(session, input_bytes)
 
     async def _read(self, session: Session, requests: AsyncIterator[service.WorkRequest]) -> None:
         async for request in requests:
@@ -272,7 +279,7 @@ class WorkStream:
                 session.silent = False
                 self._hub.leaser.freed()
             if kind == "report":
-                await self._later(self._report(session, request.report))
+                await self._take_in(session, request.report)
             elif kind == "accept":
                 self._accept(session, request.accept)
             elif kind == "heartbeat":
@@ -308,9 +315,38 @@ class WorkStream:
                     self._client_version,
                 )
 
+    async def _take_in(self, session: Session, message: stream.Report) -> None:
+        """Takes results in, once there is room for them."""
+        # A result is the best of accepts, however long it takes to be recorded.
+        for result in message.results:
+            if session.unaccepted:
+                token = tokens.lease_token_parse(result.lease_token)
+                if token is not None:
+                    session.unaccepted.pop(token[0], None)
+        memory = self._hub.memory
+        while memory.full:
+            session.stalled = True
+            await memory.room()
+        session.stalled = False
+        size = message.ByteSize()
+        memory.take(size)
+        try:
+            await self._later(self._report(session, message, size))
+        except asyncio.CancelledError:
+            memory.give(size)
+            raise
+
     async def _later(self, work: Coroutine[object, object, None]) -> None:
         """Does something beside the reading, bounded in number."""
-        await self._room.acquire()
+        try:
+            if self._room.locked() and self._session is not None:
+                self._session.stalled = True
+            await self._room.acquire()
+        except asyncio.CancelledError:
+            work.close()
+            raise
+        if self._session is not None:
+            self._session.stalled = False
         task = asyncio.get_running_loop().create_task(work)
         self._pending.add(task)
         task.add_done_callback(self._done)
@@ -330,7 +366,13 @@ class WorkStream:
             if token is not None:
                 session.unaccepted.pop(token[0], None)
 
-    async def _report(self, session: Session, message: stream.Report) -> None:
+    async def _report(self, session: Session, message: stream.Report, size: int) -> None:
+        try:
+            await self._record(session, message)
+        finally:
+            self._hub.memory.give(size)
+
+    async def _record(self, session: Session, message: stream.Report) -> None:
         ack = stream.ReportAck(report_id=message.report_id)
         if 0 < len(message.results) <= limits.REPORT_COUNT_MAX:
             answers: Sequence[Answer] = await self._hub.reporter.report(
@@ -347,12 +389,6 @@ class WorkStream:
                 ack.errors.add(index=place, error=errors.status(answer))
             else:
                 ack.statuses.append(STATUSES[answer])
-        # A result is the best of accepts.
-        for result in message.results:
-            if session.unaccepted:
-                token = tokens.lease_token_parse(result.lease_token)
-                if token is not None:
-                    session.unaccepted.pop(token[0], None)
         session.send(service.WorkResponse(report_ack=ack))
 
     async def _heartbeat(

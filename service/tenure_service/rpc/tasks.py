@@ -11,14 +11,12 @@ from tenure_service.engine.errors import TenureError, not_found, shutting_down
 from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
-from tenure_service.rpc.call import Calls, Context, unary
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
 from tenure_service.rpc.check import Check, payload_size
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
 QUEUE_DEFAULT = "default"
-#: Room in an answer for what stands around its largest items.
-_HEADROOM_BYTES = 256 * 1024
 
 
 def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
@@ -91,7 +89,9 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         outcomes: list[enqueue.Item | TenureError] = []
         for place, message in enumerate(request.tasks):
             try:
-                outcomes.append(enqueue_item(place, message))
+                item = enqueue_item(place, message)
+                PRINCIPAL.get().check_queue(item.queue)
+                outcomes.append(item)
             except TenureError as exc:
                 outcomes.append(exc)
         items = [outcome for outcome in outcomes if isinstance(outcome, enqueue.Item)]
@@ -119,6 +119,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         """Reads one task; see the protocol."""
         key = _task_key(request.task_id)
         namespace_id = await self._calls.namespace_id(context)
+        await self._check_visible(namespace_id, request.task_id, key)
         view, deliveries = await self._calls.run(
             read.get,
             self._hub.database,
@@ -145,6 +146,8 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         keys, unknown = _task_keys(check, request.task_ids)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
+        keys, hidden = await self._visible(namespace_id, keys)
+        unknown += hidden
         found = await self._hub.await_results(
             namespace_id, list(keys.values()), 0 if unknown else wait_ms / 1000
         )
@@ -161,7 +164,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
             else:
                 result = views.result_message(row)
                 size += result.ByteSize() + len(text)
-                if response.results and size > limits.MESSAGE_BYTES_MAX - _HEADROOM_BYTES:
+                if response.results and size > limits.MESSAGE_BYTES_MAX - pages.HEADROOM_BYTES:
                     # The rest is for the next call, which is answered at once.
                     break
                 response.results.add(task_id=text, result=result)
@@ -184,6 +187,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         keys, _ = _task_keys(check, request.task_ids)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
+        keys, _ = await self._visible(namespace_id, keys)
         states: dict[str, TaskState] = {}
         if keys:
             states = await self._calls.run(
@@ -206,6 +210,24 @@ class TaskServicer(service_grpc.TaskServiceServicer):
                 response.results.add(state=views.state(state))
         return response
 
+    async def _visible(
+        self, namespace_id: int, keys: dict[str, TaskKey]
+    ) -> tuple[dict[str, TaskKey], list[str]]:
+        """Parts the tasks that the caller may know of from those that do not exist for it."""
+        principal = PRINCIPAL.get()
+        if not principal.restricted or not keys:
+            return keys, []
+        shown = await self._calls.run(
+            self._hub.keys.visible, principal, namespace_id, list(keys.values())
+        )
+        kept = {text: key for text, key in keys.items() if key in shown}
+        return kept, [text for text in keys if text not in kept]
+
+    async def _check_visible(self, namespace_id: int, text: str, key: TaskKey) -> None:
+        shown, _ = await self._visible(namespace_id, {text: key})
+        if not shown:
+            raise not_found(text)
+
     def _cancelled(self, states: dict[str, TaskState]) -> None:
         """Tells waiters, and other servers, what a cancellation ended."""
         over = [task_id for task_id, state in states.items() if state is TaskState.CANCELLED]
@@ -227,6 +249,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         check.text("queue", request.queue, limits.NAME_BYTES_MAX)
         check.text("name", request.name, limits.NAME_BYTES_MAX)
         check.done()
+        PRINCIPAL.get().check_queue(request.queue)
         state = TaskState(task.TaskState.Name(request.state).removeprefix("TASK_STATE_"))
         place = pages.read(f"tasks.{state}", request.page_token, 1)
         namespace_id = await self._calls.namespace_id(context)
@@ -241,12 +264,11 @@ class TaskServicer(service_grpc.TaskServiceServicer):
             before=pages.row_id(place[0]) if place else None,
             row_count_max=page_size,
         )
+        listed = pages.fitting(views.task_message(view) for view in found)
         token = ""
-        if len(found) == page_size:
-            token = pages.write(f"tasks.{state}", found[-1].row.task_id)
-        return service.ListTasksResponse(
-            tasks=[views.task_message(view) for view in found], next_page_token=token
-        )
+        if len(found) == page_size or len(listed) < len(found):
+            token = pages.write(f"tasks.{state}", found[len(listed) - 1].row.task_id)
+        return service.ListTasksResponse(tasks=listed, next_page_token=token)
 
     @unary
     async def ExplainTask(
@@ -255,6 +277,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         """Explains one task; see the protocol."""
         key = _task_key(request.task_id)
         namespace_id = await self._calls.namespace_id(context)
+        await self._check_visible(namespace_id, request.task_id, key)
         found = await self._calls.run(
             read.explain, self._hub.database, self._hub.catalogue, namespace_id, key
         )

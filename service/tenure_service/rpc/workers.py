@@ -15,7 +15,7 @@ from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shut
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, stream
-from tenure_service.rpc.call import Calls, Context, unary
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import poll
 from tenure_service.usecase import session as sessions
@@ -70,6 +70,8 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         )
         request_id = check.request_id("request_id", request.request_id)
         check.done()
+        for queue, _ in served:
+            PRINCIPAL.get().check_queue(queue)
         namespace_id = await self._calls.namespace_id(context)
         wanted = poll.Wanted(
             session=sessions.NewSession(
@@ -162,7 +164,8 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         if not 0 < len(request.results) <= limits.REPORT_COUNT_MAX:
             raise FieldInvalid([("results", f"must have 1 to {limits.REPORT_COUNT_MAX} items")])
         namespace_id = await self._calls.namespace_id(context)
-        answers = await self._hub.reporter.report(namespace_id, None, request.results)
+        with self._hub.memory.results(request.ByteSize()):
+            answers = await self._hub.reporter.report(namespace_id, None, request.results)
         for answer in answers:
             # Not the fault of a result: the call as a whole is to be sent again.
             if isinstance(answer, TenureError) and answer.reason in _WHOLE_CALL:

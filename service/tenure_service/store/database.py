@@ -129,7 +129,7 @@ class Database:
         return self._run(work, writes=True)
 
     def read(self, work: Callable[[Conn], R]) -> R:
-        """The same for work that only reads: nothing is lost if its end is not heard of."""
+        """The same for work that only reads, outside a transaction: `now()` moves on within it."""
         return self._run(work, writes=False)
 
     def _run(self, work: Callable[[Conn], R], *, writes: bool) -> R:
@@ -166,6 +166,9 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, conn: Conn, work: Callable[[Conn], R], *, writes: bool) -> R:
+        # A read goes without BEGIN and COMMIT: each of its statements has a snapshot of its own anyway.
+        if conn.autocommit is writes:
+            conn.autocommit = not writes
         try:
             result = work(conn)
         except errors.ReadOnlySqlTransaction:

@@ -19,8 +19,9 @@ def list_(
     include_payloads: bool,
     before: tuple[datetime, str] | None,
     row_count_max: int,
+    bytes_max: int,
 ) -> list[rows.DeadLetterRow]:
-    """Lists dead letters of one state, the latest death first."""
+    """Lists dead letters of one state, the latest death first, until they hold so many bytes."""
     parameters = {
         "namespace_id": namespace_id,
         "state": state,
@@ -30,6 +31,7 @@ def list_(
         "before_at": before[0] if before else None,
         "before": before[1] if before else UUID_MAX,
         "row_count_max": row_count_max,
+        "bytes_max": bytes_max,
     }
     return statements.many(conn, "dead_letter_list", rows.DeadLetterRow, parameters)
 

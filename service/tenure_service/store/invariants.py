@@ -5,6 +5,7 @@ gives is a bug of ours (or of a hand in the tables), never a matter of timing. C
 tables: they are for operators with a doubt and for tests that injected a fault.
 """
 
+from datetime import timedelta
 from typing import Final
 
 from tenure_service.store import rows, statements
@@ -42,10 +43,29 @@ def check_invariants(conn: Conn) -> dict[str, list[rows.Breach]]:
     """
     broken: dict[str, list[rows.Breach]] = {}
     with conn.transaction():
-        for setting in _SETTINGS:
-            conn.execute(setting.encode())
+        _prepare(conn)
         for name in CHECKS:
             found = statements.many(conn, name, rows.Breach, {})
             if found:
                 broken[name] = found
     return broken
+
+
+def check_one(conn: Conn, name: str, limit: timedelta) -> list[rows.Breach]:
+    """Looks for breaches of one of CHECKS, in a transaction of its own, for at most `limit`.
+
+    Raises:
+        psycopg.errors.QueryCanceled: it takes longer.
+    """
+    with conn.transaction():
+        _prepare(conn)
+        conn.execute(
+            "select set_config('statement_timeout', %s::text, true)",
+            [str(max(1, int(limit.total_seconds() * 1000)))],
+        )
+        return statements.many(conn, name, rows.Breach, {})
+
+
+def _prepare(conn: Conn) -> None:
+    for setting in _SETTINGS:
+        conn.execute(setting.encode())

@@ -82,6 +82,13 @@ def touch(conn: Conn, presences: Sequence[Presence]) -> None:
     statements.execute(conn, "session_touch", parameters)
 
 
+def gone(conn: Conn, session_ids: Sequence[str]) -> set[str]:
+    """Tells which of these sessions are closed, or unknown to the database."""
+    parameters = {"session_ids": arrays.uuids(session_ids)}
+    found = statements.many(conn, "session_gone", rows.SessionKey, parameters)
+    return {row.session_id for row in found}
+
+
 def close_lost(conn: Conn) -> None:
     """Closes sessions that nobody has heard from for long."""
     statements.execute(conn, "session_close_lost", {})
@@ -103,3 +110,9 @@ def holding(conn: Conn, session_id: str) -> bool:
     """Says whether a session holds anything."""
     parameters = {"session_id": session_id}
     return statements.one(conn, "session_held", rows.SessionHeld, parameters).holding
+
+
+def takes(conn: Conn, session_id: str, epoch: int) -> bool:
+    """Says whether a session may be given tasks: it is open, and this server has it."""
+    parameters = {"session_id": session_id, "epoch": epoch}
+    return statements.one(conn, "session_takes", rows.SessionTakes, parameters).takes

@@ -60,6 +60,15 @@ class _Remembered(Generic[K, V]):
         return found
 
 
+def unknown_namespace(name: str) -> TenureError:
+    """Says that a caller can name no such namespace."""
+    return TenureError(
+        Reason.NOT_REGISTERED,
+        f"no namespace {name!r}; create it with `tenure namespace create`",
+        metadata={"kind": "namespace", "name": name},
+    )
+
+
 class Catalogue:
     """Lanes, policies, namespaces and overrides of one database, remembered by one process."""
 
@@ -84,11 +93,7 @@ class Catalogue:
             self._namespace_ids.update({row.name: row.namespace_id for row in self.namespaces()})
             namespace_id = self._namespace_ids.get(name)
         if namespace_id is None:
-            raise TenureError(
-                Reason.NOT_REGISTERED,
-                f"no namespace {name!r}; create it with `tenure namespace create`",
-                metadata={"kind": "namespace", "name": name},
-            )
+            raise unknown_namespace(name)
         return namespace_id
 
     def namespaces(self) -> list[rows.NamespaceRow]:

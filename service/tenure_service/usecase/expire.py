@@ -39,10 +39,14 @@ def release_session(
     def work(conn: Conn) -> end.Ends | None:
         if not sessions.close(conn, session_id, epoch):
             return None
-        locked = leases.lock_session(conn, session_id)
-        return _end_locked(conn, catalogue, locked, Outcome.RELEASED, None)
+        return give_back(conn, catalogue, leases.lock_session(conn, session_id))
 
     return database.transact(work)
+
+
+def give_back(conn: Conn, catalogue: Catalogue, locked: Sequence[rows.LeaseRow]) -> end.Ends:
+    """Ends what is left of locked leases, unspent: each task goes back to its place."""
+    return _end_locked(conn, catalogue, locked, Outcome.RELEASED, None)
 
 
 def lose_unheld(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tenure_service.engine.policy import Policy
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.store import deliveries, leases, rows
+from tenure_service.store import deliveries, leases, rows, sessions
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.leases import Pick
 from tenure_service.usecase.catalogue import Catalogue
@@ -22,16 +22,37 @@ class Grant:
 
 
 def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> list[Grant]:
-    """Leases tasks for each pick, in the order of the picks; one may come back empty."""
+    """Leases tasks for each pick, in the order of the picks; one may come back empty.
+
+    A lane that has run dry is left, so that one task does not cost a statement for each of the
+    thousands of workers that could have it.
+    """
 
     def work(conn: Conn) -> list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]]:
-        return [take(conn, pick) for pick in picks]
+        taken: list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]] = []
+        tried: dict[int, tuple[Pick, int]] = {}
+        dry: set[int] = set()
+        for pick in picks:
+            before = tried.get(pick.lane_id)
+            if before is not None and pick.lane_id not in dry and _ran_dry(conn, *before):
+                dry.add(pick.lane_id)
+            found = ([], {}) if pick.lane_id in dry else take(conn, pick)
+            tried[pick.lane_id] = pick, len(found[0])
+            taken.append(found)
+        return taken
 
     taken = database.transact(work)
     return [
         Grant(pick, tasks, catalogue.policies({task.policy_id for task in tasks}), details)
         for pick, (tasks, details) in zip(picks, taken, strict=True)
     ]
+
+
+def _ran_dry(conn: Conn, pick: Pick, task_count: int) -> bool:
+    """Says whether a pick took the last of its lane: one of a session that is gone does not tell."""
+    if task_count:
+        return task_count < pick.task_count_max
+    return sessions.takes(conn, pick.session_id, pick.epoch)
 
 
 def take(conn: Conn, pick: Pick) -> tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from tenure_service.engine import limits
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy
 from tenure_service.engine.states import DeadLetterState
@@ -23,7 +24,7 @@ def list_dead_letters(
     before: tuple[datetime, str] | None,
     row_count_max: int,
 ) -> list[rows.DeadLetterRow]:
-    """Lists dead letters of one state, the latest death first."""
+    """Lists dead letters of one state, the latest death first; fewer where one message is full."""
     return database.read(
         lambda conn: dead_letters.list_(
             conn,
@@ -34,6 +35,7 @@ def list_dead_letters(
             include_payloads=include_payloads,
             before=before,
             row_count_max=row_count_max,
+            bytes_max=limits.MESSAGE_BYTES_MAX,
         )
     )
 
@@ -144,9 +146,7 @@ def queue_statistics(
     database: Database, namespace_id: int, *, queue: str | None
 ) -> list[rows.QueueStatisticsRow]:
     """Counts what stands where."""
-    return database.read(
-        lambda conn: registry.queue_statistics(conn, namespace_id, queue=queue)
-    )
+    return database.read(lambda conn: registry.queue_statistics(conn, namespace_id, queue=queue))
 
 
 def set_task_definition(

@@ -102,12 +102,28 @@ def _take(
             holding = sessions.holding(conn, session.session_id) if holding is None else holding
             if grants or holding:
                 continue
+        taken = _take_lane(conn, wanted, session, head.lane_id, 1 if suspect else left)
+        grants += taken
+        left -= sum(len(grant.tasks) for grant in taken)
+        if left <= 0 or (suspect and taken) or _input_bytes(grants) >= limits.ASSIGN_BYTES_MAX:
+            break
+    return grants
+
+
+def _take_lane(
+    conn: Conn, wanted: Wanted, session: rows.SessionOpened, lane_id: int, task_count_max: int
+) -> list[Grant]:
+    """Takes from one lane: a few first, and then as many as their inputs say will fit."""
+    grants: list[Grant] = []
+    left = task_count_max
+    count = limits.ASSIGN_FIRST_COUNT
+    while left > 0 and count > 0:
         pick = Pick(
             session_id=session.session_id,
             epoch=session.epoch,
-            namespace_id=namespace_id,
-            lane_id=head.lane_id,
-            task_count_max=1 if suspect else min(left, limits.LEASE_TASK_COUNT_MAX),
+            namespace_id=wanted.session.namespace_id,
+            lane_id=lane_id,
+            task_count_max=min(left, count, limits.LEASE_TASK_COUNT_MAX),
             secret=secrets.token_bytes(16),
             lease_ms=wanted.lease_ms,
         )
@@ -115,9 +131,16 @@ def _take(
         if tasks:
             grants.append(Grant(pick, tasks, {}, details))
             left -= len(tasks)
-        if left <= 0 or (suspect and tasks):
+        if len(tasks) < pick.task_count_max:
             break
+        size = _input_bytes(grants)
+        mean = max(size / (task_count_max - left), 1.0)
+        count = int((limits.ASSIGN_BYTES_MAX - size) / mean)
     return grants
+
+
+def _input_bytes(grants: Sequence[Grant]) -> int:
+    return sum(len(task.input) for grant in grants for task in grant.tasks)
 
 
 def _repeat(database: Database, wanted: Wanted) -> list[Grant]:

@@ -4,6 +4,7 @@ Ids are lower case UUID text: that is what travels, and turning it into UUID obj
 more than reading it. Rows of the hot path are tuples with names, for the same reason.
 """
 
+from tenure_service.store.rows.access import ApiKeyRow, AuditEventRow, TaskQueueRow
 from tenure_service.store.rows.doctor import (
     DoctorDatabase,
     DoctorDead,
@@ -66,6 +67,7 @@ from tenure_service.store.rows.registry import (
     SessionKey,
     SessionOpened,
     SessionRow,
+    SessionTakes,
     TaskDefPolicies,
     TaskDefRow,
     TransactionFate,
@@ -79,6 +81,8 @@ from tenure_service.store.rows.restoring import (
 )
 
 __all__ = [
+    "ApiKeyRow",
+    "AuditEventRow",
     "Breach",
     "CancelNotice",
     "CancelOverdue",
@@ -123,18 +127,20 @@ __all__ = [
     "ReadyCount",
     "RequestClaimed",
     "RequestRow",
-    "ServerIncarnation",
     "RestoreCounts",
     "RestoreData",
     "RestoreRow",
+    "ServerIncarnation",
     "SessionHeld",
     "SessionKey",
     "SessionOpened",
     "SessionRow",
+    "SessionTakes",
     "TaskDefPolicies",
     "TaskDefRow",
     "TaskKey",
     "TaskPolicyId",
+    "TaskQueueRow",
     "TaskResultRow",
     "TaskRow",
     "TimerFired",

@@ -23,7 +23,13 @@ class DoctorSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorDatabase:
-    """The database as a whole; `connection_count_max` is what Tenure's connections can come to."""
+    """The database as a whole.
+
+    Attributes:
+        connection_count_max: What Tenure's connections can come to.
+        connection_count_other: Connections of other programs, to any database.
+        hidden_count: Connections to this database whose transactions the role may not see.
+    """
 
     name: str
     now: datetime
@@ -33,6 +39,7 @@ class DoctorDatabase:
     connection_count_other: int
     connection_count: int
     server_count: int
+    hidden_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

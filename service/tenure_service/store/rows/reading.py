@@ -112,6 +112,7 @@ class DeadLetterRow:
     input: bytes | None
     input_encoding: str | None
     input_schema: str | None
+    page_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

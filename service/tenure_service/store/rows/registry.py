@@ -158,6 +158,13 @@ class SessionHeld:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTakes:
+    """Whether a session may be given tasks."""
+
+    takes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
     """What breaks an invariant: the task (or the lease, twice), and what was found of it."""
 

@@ -56,9 +56,10 @@ limit %(lease_count_max)s::integer
 for update of l skip locked;
 
 -- name: lease_lock_overdue :many LeaseRow
--- Locks leases in which a timeout may be due, and skips those that somebody is acting on.
+-- Locks leases in which a timeout may be due, and skips those that somebody is acting on. None
+-- while timers are held after a restore.
 -- Invariants: INV-07, INV-08, INV-12. Locks: leases FOR UPDATE SKIP LOCKED. Index:
--- leases_deadline_idx.
+-- leases_deadline_idx, restores_held_unique.
 select
     l.lease_id::text,
     l.secret,
@@ -79,7 +80,9 @@ select
     l.alerted,
     coalesce(%(now)s::timestamptz, now()) as read_at
 from leases as l
-where l.deadline_at <= coalesce(%(now)s::timestamptz, now())
+where
+    l.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    and not exists (select 1 from restores as h where h.released_at is null)
 order by l.deadline_at
 limit %(lease_count_max)s::integer
 for update of l skip locked;

@@ -153,10 +153,11 @@ where d.outcome <> 'DONE' and d.output is not null;
 
 -- name: task_explain :one ExplainRow
 -- Counts what stands around a task: workers that serve its name on its queue, whether any ever
--- did, and how many tasks wait before it.
+-- did, how many tasks wait before it, and since when timers are held.
 -- Invariants: none. Locks: none. Index: sessions_open_idx, task_defs_pkey, queues_pkey,
--- ready_tasks_task_idx, ready_tasks_pkey.
+-- ready_tasks_task_idx, ready_tasks_pkey, restores_held_unique.
 select
+    (select h.checked_at from restores as h where h.released_at is null) as timers_held_at,
     (
         select count(*)
         from sessions as s

@@ -73,6 +73,14 @@ from unnest(
 ) as i (session_id, epoch, receiving, slots)
 where s.session_id = i.session_id and s.epoch = i.epoch and s.closed_at is null;
 
+-- name: session_gone :many SessionKey
+-- Tells which of these sessions nobody can act for any more: they are closed, or not there at all.
+-- Invariants: INV-04. Locks: none. Index: sessions_pkey.
+select i.session_id::text
+from unnest(%(session_ids)s::uuid []) as i (session_id)
+left join sessions as s on s.session_id = i.session_id
+where s.session_id is null or s.closed_at is not null;
+
 -- name: session_close_lost :exec
 -- Closes sessions that nobody has heard from for ten minutes and that hold no lease.
 -- Invariants: none. Locks: the sessions. Index: sessions_seen_idx, leases_session_idx.
@@ -219,3 +227,15 @@ returning session_id::text, epoch;
 select exists (
     select 1 from leases as l where l.session_id = %(session_id)s::uuid
 ) as holding;
+
+-- name: session_takes :one SessionTakes
+-- Says whether a session may be given tasks in the epoch that the server has it in.
+-- Invariants: INV-04. Locks: none. Index: sessions_pkey.
+select exists (
+    select 1
+    from sessions as s
+    where
+        s.session_id = %(session_id)s::uuid
+        and s.epoch = %(epoch)s::integer
+        and s.closed_at is null
+) as takes;

@@ -1,14 +1,16 @@
 -- name: timer_fire :many TimerFired
 -- Makes tasks ready whose time has come: deletes their timers and inserts them at the end of
 -- their lanes, in the order of their times. Those whose total timeout is over are left to
--- waiting_take_overdue.
--- Invariants: INV-07, INV-08, INV-12. Locks: timers FOR UPDATE SKIP LOCKED. Index: timers_pkey.
+-- waiting_take_overdue. None while timers are held after a restore.
+-- Invariants: INV-07, INV-08, INV-12. Locks: timers FOR UPDATE SKIP LOCKED. Index: timers_pkey,
+-- restores_held_unique.
 with due as materialized (
     select w.ctid as place
     from timers as w
     where
         w.fire_at <= coalesce(%(now)s::timestamptz, now())
         and (w.total_by is null or w.total_by > coalesce(%(now)s::timestamptz, now()))
+        and not exists (select 1 from restores as h where h.released_at is null)
     order by w.fire_at, w.timer_id
     limit %(timer_count_max)s::integer
     for update of w skip locked
@@ -38,13 +40,16 @@ order by fire_at, timer_id
 returning lane_id, rank;
 
 -- name: waiting_take_overdue :many WaitingOverdue
--- Takes waiting tasks whose timeout is due out of their lanes and off the clock.
+-- Takes waiting tasks whose timeout is due out of their lanes and off the clock. None while timers
+-- are held after a restore.
 -- Invariants: INV-07, INV-08, INV-12. Locks: the rows FOR UPDATE SKIP LOCKED. Index:
--- ready_tasks_deadline_idx, timers_pkey.
+-- ready_tasks_deadline_idx, timers_pkey, restores_held_unique.
 with ready as materialized (
     select r.tableoid as part, r.ctid as place
     from ready_tasks as r
-    where r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    where
+        r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+        and not exists (select 1 from restores as h where h.released_at is null)
     order by r.deadline_at
     limit %(task_count_max)s::integer
     for update of r skip locked
@@ -55,6 +60,7 @@ timed as materialized (
     where
         w.fire_at <= coalesce(%(now)s::timestamptz, now())
         and w.total_by <= coalesce(%(now)s::timestamptz, now())
+        and not exists (select 1 from restores as h where h.released_at is null)
     order by w.fire_at, w.timer_id
     limit %(task_count_max)s::integer
     for update of w skip locked
@@ -97,31 +103,40 @@ inner join lanes as l on l.lane_id = o.lane_id;
 -- name: due :one Due
 -- Says, in one cheap statement, what there is to do for all loops of a server: so an idle server
 -- asks once a second. `ready_lane_ids` are the lanes, of those the server's workers can serve,
--- that hold a task.
+-- that hold a task. While timers are held after a restore, no timer or timeout is due.
 -- Invariants: INV-10. Locks: none. Index: leases_expires_idx, timers_pkey,
 -- cancel_requests_deadline_idx, leases_deadline_idx, ready_tasks_deadline_idx,
--- lanes_identity_unique, ready_tasks_pkey.
+-- lanes_identity_unique, ready_tasks_pkey, restores_held_unique.
+with held as materialized (
+    select h.checked_at
+    from restores as h
+    where h.released_at is null
+)
 select
+    (select checked_at from held) as timers_held_at,
     exists (
         select 1 from leases as l where l.expires_at < coalesce(%(now)s::timestamptz, now())
     ) as lease_expired,
-    (
+    case when not exists (select 1 from held) then (
         select extract(epoch from min(w.fire_at) - coalesce(%(now)s::timestamptz, now())) * 1000
         from timers as w
-    )::bigint as timer_due_ms,
+    )::bigint end as timer_due_ms,
     exists (
         select 1
         from cancel_requests as c
         where c.deadline_at <= coalesce(%(now)s::timestamptz, now())
     ) as cancel_overdue,
     exists (select 1 from cancel_requests as c) as cancel_requested,
-    exists (
-        select 1 from leases as l where l.deadline_at <= coalesce(%(now)s::timestamptz, now())
-    )
-    or exists (
-        select 1
-        from ready_tasks as r
-        where r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+    not exists (select 1 from held)
+    and (
+        exists (
+            select 1 from leases as l where l.deadline_at <= coalesce(%(now)s::timestamptz, now())
+        )
+        or exists (
+            select 1
+            from ready_tasks as r
+            where r.deadline_at <= coalesce(%(now)s::timestamptz, now())
+        )
     ) as timeout_due,
     array(
         select l.lane_id

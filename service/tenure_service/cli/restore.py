@@ -1,0 +1,172 @@
+"""`tenure restore-check`: makes a database safe that was restored to an earlier moment."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from tenure_service.cli import exits, schema, server, show
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from tenure_service.store import rows
+    from tenure_service.store.database import Database
+    from tenure_service.usecase.restore import Findings, Voided
+
+_CONNECTIONS: Final = 2
+#: Pauses between lines where no terminal shows progress in place.
+_LINE_SECONDS: Final = 2.0
+_RELEASE: Final = "tenure restore-check --release"
+
+
+def run(values: argparse.Namespace) -> int:
+    """Holds timers and voids what a restored database still holds; or lets timers go."""
+    if values.release and values.dry_run:
+        raise exits.CommandFailed("--release and --dry-run exclude each other", exits.USAGE)
+    with server.reported(), _opened(values) as database:
+        if values.release:
+            return _release(database, values)
+        from tenure_service.usecase import restore
+        from tenure_service.usecase.catalogue import Catalogue
+
+        if values.dry_run:
+            findings = restore.look(database)
+        else:
+            with show.progress("voiding sessions and leases") as say:
+                findings = restore.check(
+                    database, Catalogue(database), checked_by=_operator(), say=_paced(say)
+                )
+        _print(findings, values)
+    return exits.OK
+
+
+def _release(database: Database, values: argparse.Namespace) -> int:
+    from tenure_service.usecase import restore
+
+    released, before = restore.release(database, released_by=_operator())
+    if values.json:
+        show.document({"released": released, "found": before.found})
+    elif released is None:
+        print("nothing to do: timers are not held")
+    else:
+        print(
+            f"released: timers were held since {show.instant(released.checked_at)}; "
+            f"{before.found.timer_due_count} timers and {before.found.timeout_due_count} timeouts "
+            "of waiting tasks are due now"
+        )
+    return exits.OK
+
+
+@contextlib.contextmanager
+def _opened(values: argparse.Namespace) -> Iterator[Database]:
+    """Connects to the database.
+
+    Raises:
+        MigrationError: its schema is not what this release needs.
+        TenureError: DATABASE_UNAVAILABLE.
+    """
+    from tenure_service.store import database, migrate
+
+    dsn, name = schema.where(values)
+    ready = migrate.check_ready(dsn, name)
+    if not ready.ready:
+        raise migrate.MigrationError("; ".join(ready.problems))
+    opened = database.Database(
+        dsn, schema=name, connection_count=_CONNECTIONS, name="tenure restore-check"
+    )
+    opened.open()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _operator() -> str:
+    """Names who runs the command, for those who ask later."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _paced(say: Callable[[str], None]) -> Callable[[Voided], None]:
+    """Tells of progress: each step on a terminal, a line now and then elsewhere."""
+    said_at = 0.0
+
+    def tell(voided: Voided) -> None:
+        nonlocal said_at
+        now = time.monotonic()
+        if sys.stderr.isatty() or now - said_at >= _LINE_SECONDS:
+            said_at = now
+            say(
+                f"closed {voided.session_count} sessions, ended {voided.lease_count} leases, "
+                f"put {voided.task_count} tasks back"
+            )
+
+    return tell
+
+
+def _print(findings: Findings, values: argparse.Namespace) -> None:
+    if findings.found.present_count:
+        show.note(
+            f"tenure: {findings.found.present_count} sessions were heard from in the last 15 s: "
+            "servers worked on this database before it was checked"
+        )
+    if findings.repeated and not values.dry_run:
+        show.note(
+            "tenure: timers were held already, so only what was handed out before that is void; if "
+            f"the database was restored again since, `{_RELEASE}` first, then check"
+        )
+    if values.json:
+        show.document(
+            {
+                "dry_run": values.dry_run,
+                "restore": findings.restore,
+                "repeated": findings.repeated,
+                "data": findings.data,
+                "found": findings.found,
+                "voided": findings.voided,
+                "ready": findings.ready,
+            }
+        )
+        return
+    found, data = findings.found, findings.data
+    done = found if values.dry_run else findings.voided
+    word = "to void" if values.dry_run else "voided"
+    show.facts(
+        [
+            (
+                "data stands at",
+                show.instant(data.data_until) if data.data_until else "the beginning: it is empty",
+            ),
+            ("last delivery", show.instant(data.delivery_ended_at)),
+            ("last session seen", show.instant(data.session_seen_at)),
+            (f"sessions {word}", str(done.session_count)),
+            (f"leases {word}", f"{done.lease_count}, of {done.task_count} tasks"),
+            ("timers", f"{found.timer_count}, {found.timer_due_count} of them due already"),
+            ("timeouts due", f"{found.timeout_due_count} of waiting tasks"),
+            ("timers held", _held(findings.restore)),
+        ]
+    )
+    print()
+    show.table(
+        ["namespace", "queue", "ready"],
+        [(row.namespace, row.queue, row.ready_count) for row in findings.ready],
+        empty="no task waits for a worker",
+    )
+
+
+def _held(restore: rows.RestoreRow | None) -> str:
+    if restore is None:
+        return "no"
+    return (
+        f"since {show.instant(restore.checked_at)}, by {restore.checked_by}\n"
+        f"`{_RELEASE}` lets them go"
+    )

@@ -1,0 +1,75 @@
+"""Calls of operators: each is written down with how it ended, before it is answered."""
+
+import functools
+import logging
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from tenure_service.engine.errors import TenureError
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context, Handler, namespace, unary
+from tenure_service.usecase.access import Deed
+
+_log = logging.getLogger(__name__)
+
+_REQUEST_LETTERS_MAX: Final = 2_000
+#: What these do concerns no namespace, whatever the metadata says.
+_GENERAL: Final = {"CreateNamespace", "ListNamespaces"}
+
+
+def operated(handler: Handler) -> Handler:
+    """Makes a unary handler one of an operator: answered like any other, and recorded."""
+    action = handler.__name__
+
+    @functools.wraps(handler)
+    async def recorded(self: Any, request: Any, context: Context) -> Any:
+        calls: Calls = self._calls
+        try:
+            response = await handler(self, request, context)
+        except TenureError as exc:
+            await _record(calls, _deed(action, request, context, exc.reason), done=False)
+            raise
+        except Exception:
+            await _record(calls, _deed(action, request, context, "BUG"), done=False)
+            raise
+        await _record(calls, _deed(action, request, context, "OK"), done=True)
+        return response
+
+    return unary(recorded)
+
+
+async def _record(calls: Calls, deed: Deed, *, done: bool) -> None:
+    """Writes a deed down; what was done and cannot be is an error of the call."""
+    try:
+        await calls.run(calls.hub.keys.record, deed)
+    except TenureError as exc:
+        _log.error("%s by %s could not be recorded: %s", deed.action, deed.actor, exc)
+        if done:
+            raise
+
+
+def _deed(action: str, request: Message, context: Context, outcome: str) -> Deed:
+    return Deed(
+        namespace=None if action in _GENERAL else _namespace(context),
+        actor=PRINCIPAL.get().actor,
+        action=action,
+        request=_summary(request),
+        outcome=outcome,
+        peer=context.peer() or "",
+    )
+
+
+def _namespace(context: Context) -> str | None:
+    try:
+        return namespace(context)
+    except TenureError:
+        return None
+
+
+def _summary(request: Message) -> str:
+    """Tells what was asked, as JSON: requests of operators hold neither payloads nor secrets."""
+    text = json_format.MessageToJson(
+        request, indent=None, preserving_proto_field_name=True, ensure_ascii=False
+    )
+    return text if len(text) <= _REQUEST_LETTERS_MAX else text[: _REQUEST_LETTERS_MAX - 1] + "…"

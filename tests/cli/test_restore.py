@@ -1,0 +1,84 @@
+"""`tenure restore-check`."""
+
+import json
+from pathlib import Path
+
+import psycopg
+
+from tenure_service.store import migrate
+from tests.cli.command import run, run_here
+from tests.usecase.stage import Stage, stage
+
+__all__ = ["stage"]
+
+
+async def test_restore_check__database_with_leases_and_timers__voids_holds_and_releases(
+    stage: Stage,
+) -> None:
+    stage.tasks(3)
+    stage.lease(2)
+    stage.tasks(1, delay_ms=3_600_000)
+    where = ("--database", stage.dsn)
+
+    dry = await run_here("restore-check", *where, "--dry-run", "--json")
+    assert dry.code == 0
+    shown = json.loads(dry.out)
+    assert (shown["dry_run"], shown["restore"]) == (True, None)
+    assert shown["found"]["task_count"] == 2
+    assert shown["ready"] == [{"namespace": "default", "queue": "default", "ready_count": 1}]
+    assert stage.all("select count(*) from leases") == [(1,)]
+
+    done = await run_here("restore-check", *where)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith("data stands at")
+    assert "sessions voided    1" in lines
+    assert "leases voided      1, of 2 tasks" in lines
+    assert "timers             1, 0 of them due already" in lines
+    assert "timers held        since" in done.out
+    assert "`tenure restore-check --release` lets them go" in done.out
+    assert lines[-1].split() == ["default", "default", "3"]
+    assert "heard from in the last 15 s" in done.err
+
+    repeated = await run_here("restore-check", *where, "--json")
+    assert "held already" in repeated.err
+    assert "held already" not in done.err + dry.err
+    again = json.loads(repeated.out)
+    assert again["voided"] == {"session_count": 0, "lease_count": 0, "task_count": 0}
+    assert again["restore"]["task_count"] == 2
+    assert again["restore"]["released_at"] is None
+
+    released = await run_here("restore-check", *where, "--release")
+    assert (released.code, released.out[:9]) == (0, "released:")
+    twice = await run_here("restore-check", *where, "--release", "--json")
+    assert (twice.code, json.loads(twice.out)["released"]) == (0, None)
+    stage.check()
+
+
+def test_restore_check__piped__tells_of_progress_in_lines(stage: Stage) -> None:
+    stage.tasks(1)
+    stage.lease(1)
+    done = run("restore-check", TENURE_DATABASE=stage.dsn)
+    assert done.code == 0, done.err
+    assert "closed 1 sessions, ended 0 leases, put 0 tasks back" in done.err.splitlines()
+
+
+async def test_restore_check__schema_of_an_older_release__says_to_migrate(
+    empty_database: str, tmp_path: Path
+) -> None:
+    for each in migrate.find()[:2]:
+        (tmp_path / f"{each.name}.sql").write_text(each.text)
+    migrate.migrate(empty_database, folder=tmp_path)
+    done = await run_here("restore-check", "--database", empty_database)
+    assert done.code == 1
+    assert "run `tenure migrate`: 0003_pre_restores" in done.err
+    with psycopg.connect(empty_database) as conn:
+        assert conn.execute("select to_regclass('tenure.restores')").fetchone() == (None,)
+
+
+async def test_restore_check__wrong_usage__is_told(empty_database: str) -> None:
+    both = await run_here("restore-check", "--release", "--dry-run", "--database", empty_database)
+    assert both.code == 2
+    nowhere = await run_here("restore-check", "--database", "postgresql://u:x@127.0.0.1:1/x")
+    assert (nowhere.code, nowhere.err.count("\n")) == (1, 1)
+    assert "no database answers" in nowhere.err
