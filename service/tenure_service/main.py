@@ -120,8 +120,6 @@ class Server:
         self._supervisor.start("partitions", functools.partial(upkeep.partitions, hub))
         if config.require_keys:
             self._supervisor.start("keys", functools.partial(upkeep.keys, hub))
-        if config.is_open:
-            self._supervisor.start("open", functools.partial(upkeep.open_address, config.listen))
         self._supervisor.start("forget", functools.partial(upkeep.forget, hub))
         await self._rpc.start()
         ready = functools.partial(readiness.run, hub, self._rpc.set_ready)

@@ -24,6 +24,20 @@ async def test_bases__every_kind_of_message__has_one() -> None:
         assert message.WhichOneof("message") == kind
 
 
+async def sent(one: RawWorker, *kinds: str) -> bool:
+    """Sends messages, and says whether all were sent before the server ended the stream.
+
+    If not, gRPC's own INTERNAL of the write may stand where the server's status was.
+    """
+    try:
+        for kind in kinds:
+            await one.call.write(STREAMED[kind])
+        await one.call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("kind", STREAMED)
 async def test_send__any_field_bad__ends_the_stream_with_a_documented_status_or_not(
     shared: Caller, kind: str
@@ -86,13 +100,9 @@ async def test_send__any_kind_after_close__changes_nothing_of_the_end(
     one = RawWorker(shared)
     await one.send(open=RawWorker.open_message("closed"))
     await one.send(close=STREAMED["close"].close)
-    try:
-        await one.call.write(STREAMED[kind])
-        await one.call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass  # the server was faster
+    complete = await sent(one, kind)
     assert await one.ended() is None
-    assert one.code is grpc.StatusCode.OK
+    assert one.code is grpc.StatusCode.OK or not complete
 
 
 async def test_send__all_kinds_in_random_order__ends_with_a_documented_status(
@@ -100,21 +110,22 @@ async def test_send__all_kinds_in_random_order__ends_with_a_documented_status(
 ) -> None:
     seed = random.randrange(10**6)  # noqa: S311 - guards nothing
     choose = random.Random(seed)  # noqa: S311 - guards nothing
+    judged: set[str | None] = set()
     for number in range(60):
         kinds = choose.choices(list(STREAMED), k=choose.randint(1, 12))
-        one = RawWorker(shared)
         if number % 3:
             kinds.insert(0, "open")
-        try:
-            for kind in kinds:
-                await one.call.write(STREAMED[kind])
-            await one.call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the server ended it before all was sent
+        one = RawWorker(shared)
+        complete = await sent(one, *kinds)
         refusal = await one.ended()
         reason = None if refusal is None else refusal.reason
         closed = kinds.index("close") if "close" in kinds else len(kinds)
         decent = kinds[0] == "open" and "open" not in kinds[1:closed]
-        assert reason == (None if decent else "PROTOCOL_VIOLATION"), (seed, kinds, one.code)
-        assert decent == (one.code is grpc.StatusCode.OK), (seed, kinds, one.code)
+        expected = None if decent else "PROTOCOL_VIOLATION"
+        assert reason in {None, expected}, (seed, kinds, reason)
+        if complete:
+            assert reason == expected, (seed, kinds, one.code)
+            assert decent == (one.code is grpc.StatusCode.OK), (seed, kinds, one.code)
+            judged.add(reason)
+    assert judged == {None, "PROTOCOL_VIOLATION"}
     assert await shared.healthy()

@@ -156,7 +156,7 @@ async def dead(client: Caller, name: str, count: int, failure: dict[str, Any], d
 
 async def pages(read: Callable[[str], Awaitable[Any]]) -> list[Any]:
     """Reads a list to its end; each page must fit into a message."""
-    found = []
+    found: list[Any] = []
     token = ""
     while not found or token:
         page = await read(token)

@@ -6,7 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tenure_service import __version__
-from tenure_service.cli import exits, flags
+from tenure_service.cli import access_commands, exits, flags
+from tenure_service.cli.building import add as _add
+from tenure_service.cli.building import group as _group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,42 +50,8 @@ def build() -> argparse.ArgumentParser:
     _task(commands)
     _dead_letter(commands)
     _registry(commands)
+    access_commands.build(commands)
     return top
-
-
-def _add(
-    commands: Any,
-    name: str,
-    call: str,
-    about: str,
-    examples: str,
-    *,
-    parents: Sequence[argparse.ArgumentParser] = (),
-) -> argparse.ArgumentParser:
-    """Adds one command; `about` is its line in the list, and the start of its own help."""
-    shown = "\n".join(f"  {line}" for line in examples.splitlines())
-    made: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=about.partition("\n")[0],
-        description=about,
-        epilog=f"examples:\n{shown}\n\n{exits.HELP}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=parents,
-        allow_abbrev=False,
-    )
-    made.set_defaults(call=call)
-    return made
-
-
-def _group(commands: Any, name: str, about: str) -> Any:
-    made = commands.add_parser(
-        name,
-        help=about,
-        description=about,
-        epilog=f"`tenure {name} COMMAND --help` has an example.\n\n{exits.HELP}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 # ---------------------------------------------------------------- the first ten minutes
@@ -136,6 +104,7 @@ def _run(commands: Any) -> None:
     _worker(commands)
     _schema(commands)
     _doctor(commands)
+    _health(commands)
 
 
 def _worker(commands: Any) -> None:
@@ -232,6 +201,30 @@ def _doctor(commands: Any) -> None:
     )
     doctor.add_argument("--strict", action="store_true", help="let warnings fail too")
     doctor.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _health(commands: Any) -> None:
+    health = _add(
+        commands,
+        "health",
+        "health:run",
+        "ask one server whether it takes traffic, for health checks\n\n"
+        "Prints one line. Exits with 0 only if the server says SERVING, which it does while its"
+        "\ndatabase takes writes. Needs no key.",
+        "tenure health\ntenure health --address server:7711 --timeout 2",
+    )
+    health.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="server to ask (TENURE_ADDRESS, else 127.0.0.1:7711)",
+    )
+    health.add_argument(
+        "--timeout",
+        type=flags.seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="time for an answer (5)",
+    )
 
 
 # --------------------------------------------------------------------------------- tasks

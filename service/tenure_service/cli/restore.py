@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from tenure_service.cli import exits, schema, server, show
+from tenure_service.cli import direct, exits, server, show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tenure_service.store import rows
     from tenure_service.store.database import Database
     from tenure_service.usecase.restore import Findings, Voided
 
-_CONNECTIONS: Final = 2
 #: Pauses between lines where no terminal shows progress in place.
 _LINE_SECONDS: Final = 2.0
 _RELEASE: Final = "tenure restore-check --release"
@@ -29,7 +25,7 @@ def run(values: argparse.Namespace) -> int:
     """Holds timers and voids what a restored database still holds; or lets timers go."""
     if values.release and values.dry_run:
         raise exits.CommandFailed("--release and --dry-run exclude each other", exits.USAGE)
-    with server.reported(), _opened(values) as database:
+    with server.reported(), direct.opened(values, "tenure restore-check") as database:
         if values.release:
             return _release(database, values)
         from tenure_service.usecase import restore
@@ -40,7 +36,7 @@ def run(values: argparse.Namespace) -> int:
         else:
             with show.progress("voiding sessions and leases") as say:
                 findings = restore.check(
-                    database, Catalogue(database), checked_by=_operator(), say=_paced(say)
+                    database, Catalogue(database), checked_by=direct.operator(), say=_paced(say)
                 )
         _print(findings, values)
     return exits.OK
@@ -49,7 +45,7 @@ def run(values: argparse.Namespace) -> int:
 def _release(database: Database, values: argparse.Namespace) -> int:
     from tenure_service.usecase import restore
 
-    released, before = restore.release(database, released_by=_operator())
+    released, before = restore.release(database, released_by=direct.operator())
     if values.json:
         show.document({"released": released, "found": before.found})
     elif released is None:
@@ -61,39 +57,6 @@ def _release(database: Database, values: argparse.Namespace) -> int:
             "of waiting tasks are due now"
         )
     return exits.OK
-
-
-@contextlib.contextmanager
-def _opened(values: argparse.Namespace) -> Iterator[Database]:
-    """Connects to the database.
-
-    Raises:
-        MigrationError: its schema is not what this release needs.
-        TenureError: DATABASE_UNAVAILABLE.
-    """
-    from tenure_service.store import database, migrate
-
-    dsn, name = schema.where(values)
-    ready = migrate.check_ready(dsn, name)
-    if not ready.ready:
-        raise migrate.MigrationError("; ".join(ready.problems))
-    opened = database.Database(
-        dsn, schema=name, connection_count=_CONNECTIONS, name="tenure restore-check"
-    )
-    opened.open()
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def _operator() -> str:
-    """Names who runs the command, for those who ask later."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in some containers
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _paced(say: Callable[[str], None]) -> Callable[[Voided], None]:

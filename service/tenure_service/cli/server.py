@@ -87,12 +87,16 @@ def _started(config: ServerConfig, values: argparse.Namespace, server: Server) -
 
 def _remind(config: ServerConfig) -> None:
     """Warns now and each hour while others can reach the server without TLS and keys."""
-    from tenure_service.config import is_loopback
-
-    if not is_loopback(config.listen):
+    if config.is_open:
+        missing = [
+            text
+            for text, there in (("TLS", config.tls_cert), ("keys", config.require_keys))
+            if not there
+        ]
         _log.warning(
-            "%s is open: whoever reaches it may do everything, without TLS and keys (--insecure)",
+            "%s is open (--insecure): others can reach it, without %s",
             config.listen,
+            " and ".join(missing),
         )
         asyncio.get_running_loop().call_later(_REMINDER_SECONDS, _remind, config)
 

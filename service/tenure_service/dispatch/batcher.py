@@ -9,6 +9,7 @@ error; its mates are unaffected (INV-14).
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from typing import Generic, TypeVar
 from tenure_service.engine import limits
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.store.database import Contention, DataRefused
+from tenure_service.telemetry import metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -91,6 +93,11 @@ class Batcher(Generic[T, R]):
         self._pump()
         return waiting.future
 
+    @property
+    def waiting_count(self) -> int:
+        """Items that wait for a batch."""
+        return self._waiting_count
+
     async def drain(self) -> None:
         """Waits until nothing is queued or under way."""
         await self._idle.wait()
@@ -104,7 +111,7 @@ class Batcher(Generic[T, R]):
             batch = self._next_batch()
             self._running += 1
             loop = asyncio.get_running_loop()
-            done = loop.run_in_executor(self._executor, self._flush_parts, batch)
+            done = loop.run_in_executor(self._executor, self._flush_measured, batch)
             done.add_done_callback(self._flushed)
 
     def _next_batch(self) -> list[_Waiting[T, R]]:
@@ -126,6 +133,15 @@ class Batcher(Generic[T, R]):
                 self._tenants[tenant] = queue
         self._waiting_count -= count
         return batch
+
+    def _flush_measured(
+        self, batch: list[_Waiting[T, R]]
+    ) -> list[tuple[_Waiting[T, R], R | Exception]]:
+        began = time.perf_counter()
+        parts = self._flush_parts(batch)
+        metrics.BATCH_SECONDS.observe(time.perf_counter() - began, self.name)
+        metrics.BATCH_ITEMS.observe(sum(waiting.count for waiting in batch), self.name)
+        return parts
 
     def _flush_parts(
         self, batch: list[_Waiting[T, R]], tries: int = _TRIES_ALONE

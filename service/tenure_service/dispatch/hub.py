@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tenure_service.dispatch import measures
 from tenure_service.dispatch.batcher import Batcher
 from tenure_service.dispatch.leaser import Leaser
 from tenure_service.dispatch.memory import Memory
@@ -20,6 +21,7 @@ from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Database
 from tenure_service.store.leases import Progress, Started, Token
 from tenure_service.store.rows import TaskResultRow
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import enqueue, expire, lease, maintain, read, session
 from tenure_service.usecase.access import Keys
 from tenure_service.usecase.catalogue import Catalogue
@@ -125,6 +127,7 @@ class Hub:
             )
         if isinstance(answers, TenureError):
             raise answers
+        measures.count_enqueued(answers)
         ranks: dict[int, int] = {}
         for answer in answers:
             if isinstance(answer, enqueue.Enqueued) and answer.lane_id is not None:
@@ -144,6 +147,7 @@ class Hub:
 
     def ended(self, ends: Ends) -> None:
         """Follows up on what a committed batch ended: slots, waiters, lanes, timers."""
+        measures.count(ends.tally)
         self.leaser.freed()
         for task_id in ends.stopped:
             self._end_handler(task_id)
@@ -296,6 +300,7 @@ class Hub:
                     len(overdue),
                 )
                 one.silent = True
+                metrics.LEASES_UNACCEPTED.add(len(overdue))
                 self.lose(one.session_id, one.epoch, overdue)
 
     async def tell_cancels(self) -> None:
@@ -370,6 +375,12 @@ class Hub:
         )
         if ends is not None:
             self.ended(ends)
+
+    def waiting_counts(self) -> dict[str, int]:
+        """Counts the items that wait for a batch, by the batcher's name."""
+        batchers = (self._enqueues, self._keyed, self._renewals, self._results)
+        found = {batcher.name: batcher.waiting_count for batcher in batchers}
+        return found | {"report": self.reporter.waiting_count}
 
     # -- everybody ---------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from tenure_service.engine.errors import TenureError
 from tenure_service.store.database import Database
 from tenure_service.store.leases import RANK_MAX, RANK_MIN, Pick
 from tenure_service.store.rows import LaneHead
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import lease
 from tenure_service.usecase.catalogue import Catalogue
 
@@ -186,12 +187,17 @@ class Leaser:
         if not picks:
             return False
         woken = {pick.lane_id: self._lanes[pick.lane_id].woken for pick in picks}
-        grants = await loop.run_in_executor(
-            self._executor, lease.lease, self._database, self._catalogue, picks
-        )
+        grants = await loop.run_in_executor(self._executor, self._lease, picks)
         for grant in grants:
             self._granted(grant, woken[grant.pick.lane_id])
         return True
+
+    def _lease(self, picks: list[Pick]) -> list[lease.Grant]:
+        began = time.perf_counter()
+        grants = lease.lease(self._database, self._catalogue, picks)
+        metrics.BATCH_SECONDS.observe(time.perf_counter() - began, "lease")
+        metrics.BATCH_ITEMS.observe(sum(len(grant.tasks) for grant in grants), "lease")
+        return grants
 
     def _takers(self) -> dict[int, list[Session]]:
         """Gives the hot lanes that somebody can be given a task of, with who."""

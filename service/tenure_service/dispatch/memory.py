@@ -33,6 +33,16 @@ class Memory:
         self._room.set()
 
     @property
+    def held_bytes(self) -> int:
+        """What it holds."""
+        return self._held
+
+    @property
+    def bytes_max(self) -> int:
+        """The limit."""
+        return self._bytes_max
+
+    @property
     def hands_out(self) -> bool:
         """True while there is room for inputs on their way to workers."""
         return self._held < self._bytes_max * _HAND_OUT_PARTS

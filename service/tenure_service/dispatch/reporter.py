@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,11 +24,13 @@ from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Database, DataRefused
 from tenure_service.store.leases import Completion
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import report
 from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.usecase.end import Ending, Ends, Recorded
 
 Answer = Recorded | TenureError
+_REFUSED = "REFUSED"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Parsed = Completion | Ending
 
@@ -116,7 +119,18 @@ class Reporter:
                 self._freed()
             finally:
                 del self._under_way[number]
-        return [answer for answer in answers if answer is not None]
+        given = [answer for answer in answers if answer is not None]
+        found = Counter(
+            answer if isinstance(answer, Recorded) else _REFUSED for answer in given
+        )
+        for status, count in found.items():
+            metrics.REPORTS.add(count, status)
+        return given
+
+    @property
+    def waiting_count(self) -> int:
+        """Results that wait for a batch."""
+        return self._batcher.waiting_count
 
     def waiting(self, seconds: float) -> dict[int, set[tuple[str, bytes]]]:
         """Gives the leases of results that have waited that long to be recorded, by namespace."""
@@ -163,7 +177,10 @@ class Reporter:
         completions = [result for result in results if isinstance(result, Completion)]
         completed = bool(completions) and report.complete(self._database, completions)
         if completed:
-            self._tell(Ends(recorded=[], over=[one.task_id for one in completions]))
+            ends = Ends(recorded=[], over=[one.task_id for one in completions])
+            ends.tally.outcomes[Outcome.DONE] = len(completions)
+            ends.tally.ran(Outcome.DONE, (one.run_ms for one in completions))
+            self._tell(ends)
             endings = [result for result in results if isinstance(result, Ending)]
         else:
             endings = [_carefully(result) for result in results]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tenure_service.dispatch.waiters import BUCKETS, bucket
 from tenure_service.store.listen import Channel
+from tenure_service.telemetry import metrics
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class Wake:
             news, self._news = self._news, News()
             if news:
                 await asyncio.to_thread(self._channel.notify, news.text(self._server))
+                metrics.NOTIFICATIONS_SENT.add()
 
     async def hear(self) -> None:
         """Hears notifications until it is cancelled; a lost connection raises."""
@@ -108,6 +110,7 @@ class Wake:
                 if parsed is None:
                     _log.warning("a notification was not understood: %.100s", text)
                 elif parsed[0] != self._server:
+                    metrics.NOTIFICATIONS_HEARD.add()
                     await self._heard(parsed[1])
 
     def close(self) -> None:

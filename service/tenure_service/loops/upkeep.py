@@ -1,20 +1,16 @@
 """Slow upkeep: partitions ahead of time, and forgetting what is out of force."""
 
 import asyncio
-import logging
 import random
 
 from tenure_service.dispatch.hub import Hub
 from tenure_service.loops.supervisor import Health
 from tenure_service.usecase import maintain
 
-_log = logging.getLogger(__name__)
-
 _PARTITION_SECONDS = 3600.0
 _FORGET_SECONDS = 60.0
 #: Open streams of a revoked key end within twice this time.
 _KEYS_SECONDS = 4.0
-_OPEN_SECONDS = 3600.0
 
 
 def _jittered(seconds: float) -> float:
@@ -27,14 +23,6 @@ async def keys(hub: Hub, health: Health) -> None:
         await hub.check_keys()
         health.succeeded()
         await asyncio.sleep(_jittered(_KEYS_SECONDS))
-
-
-async def open_address(address: str, health: Health) -> None:
-    """Says, every hour, that anybody who reaches the server may do everything."""
-    while True:
-        _log.warning("%s can be reached by others, and TLS or keys are missing (insecure)", address)
-        health.succeeded()
-        await asyncio.sleep(_OPEN_SECONDS)
 
 
 async def partitions(hub: Hub, health: Health) -> None:

@@ -100,8 +100,8 @@ class RpcServer:
         """Begins to listen.
 
         Raises:
-            OSError: the address is in use, or none of this machine; a TLS file cannot be read.
-            ValueError: a TLS file is not what it should be.
+            OSError: the address is in use, or none of this machine; a TLS file cannot be read, or
+                is not what it should be.
         """
         server = self._server
         worker_service_pb2_grpc.add_WorkerServiceServicer_to_server(

@@ -24,6 +24,7 @@ from tenure_service.rpc import decoding, errors, policies
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.store.leases import Progress, Started
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import session as sessions
 from tenure_service.usecase.end import Recorded
 
@@ -146,6 +147,7 @@ class WorkStream:
             raise _violation("the stream ended before Open")
         if first.WhichOneof("message") != "open":
             raise _violation("the first message must be Open")
+        metrics.MESSAGES_RECEIVED.add(1, "open")
         if self._hub.draining:
             raise shutting_down()
         open_ = first.open
@@ -209,6 +211,7 @@ class WorkStream:
         )
         if opened.resumed:
             session.hold(await self._resume(opened.session_id, kept), accept_timeout=None)
+        (metrics.SESSIONS_RESUMED if opened.resumed else metrics.SESSIONS_OPENED).add()
         session.send(self._opened(session, secret, resumed=opened.resumed))
         self._hub.leaser.attach(session)
         return session
@@ -269,12 +272,14 @@ class WorkStream:
                 return
             for message, input_bytes in messages:
                 await context.write(message)
+                metrics.MESSAGES_SENT.add(1, str(message.WhichOneof("message")))
                 if input_bytes:
                     self._hub.sent(session, input_bytes)
 
     async def _read(self, session: Session, requests: AsyncIterator[service.WorkRequest]) -> None:
         async for request in requests:
             kind = decoding.checked(request).WhichOneof("message")
+            metrics.MESSAGES_RECEIVED.add(1, str(kind))
             if session.silent:
                 session.silent = False
                 self._hub.leaser.freed()

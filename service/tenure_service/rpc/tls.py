@@ -29,8 +29,7 @@ class Files:
         """Reads the files.
 
         Raises:
-            OSError: one cannot be read.
-            ValueError: one is not what it should be.
+            OSError: one cannot be read, or is not what it should be.
         """
         certificate = _pem(self.certificate, "CERTIFICATE")
         key = _pem(self.key, "PRIVATE KEY")
@@ -56,7 +55,7 @@ class _Watched:
         self._stamp = stamp
         try:
             found = self._files.read()
-        except (OSError, ValueError) as exc:
+        except OSError as exc:
             _log.error("the changed TLS files are not used: %s", exc)
             return None
         _log.info("TLS files have changed: new connections use them")
@@ -67,8 +66,7 @@ def credentials(files: Files) -> grpc.ServerCredentials:
     """Gives the credentials of a server whose certificate is in files.
 
     Raises:
-        OSError: one cannot be read.
-        ValueError: one is not what it should be.
+        OSError: one cannot be read, or is not what it should be.
     """
     watched = _Watched(files)
     return grpc.dynamic_ssl_server_credentials(
@@ -81,5 +79,5 @@ def credentials(files: Files) -> grpc.ServerCredentials:
 def _pem(path: Path, kind: str) -> bytes:
     data = path.read_bytes()
     if f"{kind}-----".encode() not in data:
-        raise ValueError(f"{path} holds no {kind.lower()} in PEM form")
+        raise OSError(f"{path} holds no {kind.lower()} in PEM form")
     return data

@@ -25,6 +25,7 @@ from tenure_service.engine.errors import Reason, TenureError, database_unavailab
 from tenure_service.store import arrays, connections
 from tenure_service.store.commits import Commits, Fate, Unanswered
 from tenure_service.store.connections import Conn
+from tenure_service.telemetry import metrics
 
 __all__ = [
     "Conn",
@@ -140,13 +141,17 @@ class Database:
             except Unanswered as exc:
                 fate = self._commits.fate(exc.mark, self.read)
                 _log.warning("a commit was not answered; its transaction is %s", fate.name.lower())
+                metrics.COMMITS_UNANSWERED.add(1, fate.name.lower())
                 if fate is Fate.COMMITTED:
                     return cast("R", exc.result)
                 if fate is Fate.UNKNOWN or attempt == _RETRIES:
                     raise database_unavailable("a commit was not answered") from exc
+                metrics.TRANSACTIONS_RETRIED.add(1, "commit")
             except (errors.SerializationFailure, errors.DeadlockDetected) as exc:
                 if attempt == _RETRIES:
                     raise Contention(type(exc).__name__) from exc
+                deadlock = isinstance(exc, errors.DeadlockDetected)
+                metrics.TRANSACTIONS_RETRIED.add(1, "deadlock" if deadlock else "serialization")
                 # Jitter keeps two transactions that met from meeting again.
                 time.sleep(random.uniform(0.001, 0.01) * attempt)  # noqa: S311 - no secret
             except (errors.LockNotAvailable, errors.QueryCanceled) as exc:
@@ -163,6 +168,7 @@ class Database:
                 if attempt > 1 or isinstance(exc, PoolTimeout):
                     raise database_unavailable(_reason(exc)) from exc
                 _log.warning("a connection was lost; trying once more: %s", _reason(exc))
+                metrics.TRANSACTIONS_RETRIED.add(1, "connection")
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _attempt(self, conn: Conn, work: Callable[[Conn], R], *, writes: bool) -> R:

@@ -1,5 +1,7 @@
 """What is done to a database that was restored to an earlier moment."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -58,14 +60,16 @@ def data(conn: Conn) -> rows.RestoreData:
 
 def counts(conn: Conn, *, void_until: datetime | None) -> rows.RestoreCounts:
     """Counts what is void up to an instant, or at all, and what waits for its time."""
-    _read_whole(conn)
-    return statements.one(conn, "restore_counts", rows.RestoreCounts, {"void_until": void_until})
+    with _reading_whole(conn):
+        return statements.one(
+            conn, "restore_counts", rows.RestoreCounts, {"void_until": void_until}
+        )
 
 
 def ready(conn: Conn) -> list[rows.ReadyCount]:
     """Counts tasks that wait for a worker, by queue."""
-    _read_whole(conn)
-    return statements.many(conn, "restore_ready", rows.ReadyCount, {})
+    with _reading_whole(conn):
+        return statements.many(conn, "restore_ready", rows.ReadyCount, {})
 
 
 def close_sessions(conn: Conn, void_until: datetime, session_count_max: int) -> int:
@@ -82,6 +86,10 @@ def lock_leases(
     return statements.many(conn, "restore_lease_lock", rows.LeaseRow, parameters)
 
 
-def _read_whole(conn: Conn) -> None:
-    for setting in _SETTINGS:
-        conn.execute(setting.encode())
+@contextmanager
+def _reading_whole(conn: Conn) -> Iterator[None]:
+    """A transaction, since settings are local to one, also where the caller has none."""
+    with conn.transaction():
+        for setting in _SETTINGS:
+            conn.execute(setting.encode())
+        yield

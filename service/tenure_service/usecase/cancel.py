@@ -13,6 +13,7 @@ from tenure_service.engine.states import Outcome, TaskState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import cancels, deliveries, leases, rows, tasks
 from tenure_service.store.database import Conn, Database
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import end
 from tenure_service.usecase.catalogue import Catalogue
 
@@ -30,21 +31,23 @@ def cancel(
 ) -> dict[str, TaskState]:
     """Asks for the end of tasks; gives their states after it, without those that do not exist."""
 
-    def work(conn: Conn) -> dict[str, TaskState]:
+    def work(conn: Conn) -> tuple[dict[str, TaskState], int]:
         existing = tasks.read(conn, namespace_id, keys, include_payloads=False)
         states = {row.task_id: TaskState(row.state) for row in existing}
         live = [TaskKey(row.run_id, row.task_id) for row in existing if row.ended_at is None]
+        taken: list[str] = []
         if live:
             cancels.insert(conn, namespace_id, live, reason=reason, grace_ms=grace_ms, now=now)
-            states |= dict.fromkeys(
-                _take_waiting(conn, namespace_id, live, now), TaskState.CANCELLED
-            )
+            taken = _take_waiting(conn, namespace_id, live, now)
+            states |= dict.fromkeys(taken, TaskState.CANCELLED)
             ended = _already_over(conn, namespace_id, live)
             cancels.delete(conn, [key for key in live if key.task_id in ended])
             states |= ended
-        return states
+        return states, len(taken)
 
-    return database.transact(work)
+    states, cancelled_count = database.transact(work)
+    metrics.TASKS_CANCELLED.add(cancelled_count)
+    return states
 
 
 def _take_waiting(
@@ -133,7 +136,9 @@ def end_overdue(
             of_namespace = [
                 keys[row.task_id] for row in overdue if row.namespace_id == namespace_id
             ]
-            ends.over += _take_waiting(conn, namespace_id, of_namespace, now)
+            taken = _take_waiting(conn, namespace_id, of_namespace, now)
+            ends.over += taken
+            ends.tally.outcomes[Outcome.CANCELLED] += len(taken)
             over = _already_over(conn, namespace_id, of_namespace)
             cancels.delete(conn, [keys[task_id] for task_id in over])
         return ends

@@ -14,7 +14,7 @@ what a concurrent transaction committed meanwhile. Holds INV-07, INV-11, INV-13.
 import base64
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -69,6 +69,30 @@ class Recorded(StrEnum):
 
 
 @dataclass(slots=True)
+class Tally:
+    """How many hand-outs ended in which way, for the measures; nothing is decided from it."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    timeouts: Counter[TimeoutKind] = field(default_factory=Counter)
+    deaths: Counter[str] = field(default_factory=Counter)
+    retried_count: int = 0
+    run_ms: dict[Outcome, list[float]] = field(default_factory=dict)
+
+    def add(self, other: "Tally") -> None:
+        """Adds another one."""
+        self.outcomes += other.outcomes
+        self.timeouts += other.timeouts
+        self.deaths += other.deaths
+        self.retried_count += other.retried_count
+        for outcome, found in other.run_ms.items():
+            self.ran(outcome, found)
+
+    def ran(self, outcome: Outcome, run_ms: Iterable[float | None]) -> None:
+        """Notes how long handlers ran, as far as they said."""
+        self.run_ms.setdefault(outcome, []).extend(each for each in run_ms if each is not None)
+
+
+@dataclass(slots=True)
 class Ends:
     """What became of all endings, in their order, and what others may want to know of it."""
 
@@ -78,6 +102,7 @@ class Ends:
     stopped: list[str] = field(default_factory=list)
     ready_lanes: dict[int, int] = field(default_factory=dict)
     timed_ms: list[int] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
 
     def put_back(self, task: deliveries.PutBack) -> None:
         """Notes a task that goes back: its lane with the best rank, or its delay."""
@@ -370,12 +395,26 @@ def _follow_up(conn: Conn, winners: Sequence[_Plan], ends: Ends, now: datetime |
     if over:
         cancels.delete(conn, over)
         ends.over = [key.task_id for key in over]
+    _count(winners, ends.tally)
     ends.stopped = [
         plan.delivery.task_id
         for plan in winners
         if plan.held.ending.secret is None
         and plan.delivery.outcome in {Outcome.TIMED_OUT, Outcome.CANCELLED}
     ]
+
+
+def _count(winners: Sequence[_Plan], tally: Tally) -> None:
+    for plan in winners:
+        outcome = Outcome(plan.delivery.outcome)
+        tally.outcomes[outcome] += 1
+        tally.ran(outcome, (plan.delivery.run_ms,))
+        if outcome is Outcome.TIMED_OUT and plan.held.ending.timeout is not None:
+            tally.timeouts[plan.held.ending.timeout] += 1
+        if plan.death is not None:
+            tally.deaths[plan.death.reason] += 1
+        if plan.back is not None and outcome in {Outcome.FAILED, Outcome.TIMED_OUT}:
+            tally.retried_count += 1
 
 
 def _classify(conn: Conn, unheld: Sequence[tuple[int, Ending]], ends: Ends) -> None:

@@ -12,6 +12,7 @@ from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import leases, rows, sessions, timers
 from tenure_service.store.database import Conn, Database
+from tenure_service.telemetry import metrics
 from tenure_service.usecase import end
 from tenure_service.usecase.catalogue import Catalogue
 
@@ -41,7 +42,9 @@ def release_session(
             return None
         return give_back(conn, catalogue, leases.lock_session(conn, session_id))
 
-    return database.transact(work)
+    ends = database.transact(work)
+    metrics.SESSIONS_CLOSED.add(ends is not None)
+    return ends
 
 
 def give_back(conn: Conn, catalogue: Catalogue, locked: Sequence[rows.LeaseRow]) -> end.Ends:
@@ -84,7 +87,9 @@ def lose(
 
 def fire_timers(database: Database, *, now: datetime | None = None) -> list[rows.TimerFired]:
     """Makes some tasks ready whose time has come."""
-    return database.transact(lambda conn: timers.fire(conn, _TIMERS_A_PASS, now=now))
+    fired = database.transact(lambda conn: timers.fire(conn, _TIMERS_A_PASS, now=now))
+    metrics.TIMERS_FIRED.add(len(fired))
+    return fired
 
 
 def _end_locked(

@@ -1,6 +1,6 @@
 """Handing out tasks: picks of several sessions from several lanes, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tenure_service.engine.policy import Policy
@@ -8,6 +8,7 @@ from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import deliveries, leases, rows, sessions
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.leases import Pick
+from tenure_service.telemetry import metrics
 from tenure_service.usecase.catalogue import Catalogue
 
 
@@ -42,10 +43,18 @@ def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> li
         return taken
 
     taken = database.transact(work)
+    count(task for tasks, _ in taken for task in tasks)
     return [
         Grant(pick, tasks, catalogue.policies({task.policy_id for task in tasks}), details)
         for pick, (tasks, details) in zip(picks, taken, strict=True)
     ]
+
+
+def count(tasks: Iterable[rows.LeasedTask]) -> None:
+    """Counts what was handed out, once that is committed."""
+    waits = [max(task.wait_seconds, 0.0) for task in tasks]
+    metrics.TASKS_LEASED.add(len(waits))
+    metrics.TASK_WAIT.observe_many(waits)
 
 
 def _ran_dry(conn: Conn, pick: Pick, task_count: int) -> bool:
@@ -93,4 +102,6 @@ def renew(
             leases.progress(conn, progress)
         return alive
 
-    return database.transact(work)
+    alive = database.transact(work)
+    metrics.LEASES_RENEWED.add(len(alive))
+    return alive

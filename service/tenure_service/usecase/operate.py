@@ -10,6 +10,7 @@ from tenure_service.engine.states import DeadLetterState
 from tenure_service.engine.tokens import TaskKey, task_id_text
 from tenure_service.store import dead_letters, deliveries, registry, rows, sessions
 from tenure_service.store.database import Conn, Database
+from tenure_service.telemetry import metrics
 from tenure_service.usecase.catalogue import Catalogue
 
 
@@ -49,7 +50,9 @@ def replay(
         An answer for each key, in order; the lanes that have something new, with its rank.
     """
 
-    def work(conn: Conn) -> tuple[list[DeadLetterState | TenureError], dict[int, int]]:
+    def work(
+        conn: Conn,
+    ) -> tuple[tuple[list[DeadLetterState | TenureError], dict[int, int]], int]:
         held = {row.task_id: row for row in dead_letters.lock(conn, namespace_id, keys)}
         chosen = _open_ones(keys, held)
         backs = [_fresh(row, namespace_id) for row in chosen.values()]
@@ -57,9 +60,12 @@ def replay(
             dead_letters.mark(conn, list(chosen), DeadLetterState.REPLAYED)
             deliveries.put_back(conn, backs)
         lanes = {back.lane_id: back.rank for back in backs}
-        return _answers(keys, held, chosen, DeadLetterState.REPLAYED), lanes
+        answers = _answers(keys, held, chosen, DeadLetterState.REPLAYED)
+        return (answers, lanes), len(backs)
 
-    return database.transact(work)
+    answered, replayed_count = database.transact(work)
+    metrics.TASKS_REPLAYED.add(replayed_count)
+    return answered
 
 
 def discard(
@@ -67,14 +73,16 @@ def discard(
 ) -> list[DeadLetterState | TenureError]:
     """Marks dead letters as dealt with; an answer for each key, in order."""
 
-    def work(conn: Conn) -> list[DeadLetterState | TenureError]:
+    def work(conn: Conn) -> tuple[list[DeadLetterState | TenureError], int]:
         held = {row.task_id: row for row in dead_letters.lock(conn, namespace_id, keys)}
         chosen = _open_ones(keys, held)
         if chosen:
             dead_letters.mark(conn, list(chosen), DeadLetterState.DISCARDED)
-        return _answers(keys, held, chosen, DeadLetterState.DISCARDED)
+        return _answers(keys, held, chosen, DeadLetterState.DISCARDED), len(chosen)
 
-    return database.transact(work)
+    answers, discarded_count = database.transact(work)
+    metrics.TASKS_DISCARDED.add(discarded_count)
+    return answers
 
 
 def _open_ones(

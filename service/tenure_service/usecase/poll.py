@@ -16,7 +16,7 @@ from tenure_service.store.leases import Pick
 from tenure_service.store.registry import Lane
 from tenure_service.store.sessions import NewSession
 from tenure_service.usecase.catalogue import Catalogue
-from tenure_service.usecase.lease import Grant, take
+from tenure_service.usecase.lease import Grant, count, take
 
 #: No hash has five bytes, so no secret opens such a session.
 POLLING_SECRET_HASH = b"polls"
@@ -63,6 +63,7 @@ def lease(database: Database, catalogue: Catalogue, wanted: Wanted) -> list[tupl
 
     try:
         grants = database.transact(work)
+        count(task for grant in grants for task in grant.tasks)
     except _Repeated:
         grants = _repeat(database, wanted)
     lanes = catalogue.lanes({grant.pick.lane_id for grant in grants})

@@ -52,6 +52,7 @@ def sweep(
         merged.over += ends.over
         merged.stopped += ends.stopped
         merged.timed_ms += ends.timed_ms
+        merged.tally.add(ends.tally)
         for lane_id, rank in ends.ready_lanes.items():
             merged.ready_lanes[lane_id] = min(rank, merged.ready_lanes.get(lane_id, rank))
     return merged
@@ -167,6 +168,7 @@ class _Fates:
     ends: list[deliveries.NewDelivery]
     backs: list[deliveries.PutBack]
     deaths: list[deliveries.Death]
+    tally: end.Tally
 
 
 def _sweep_waiting(conn: Conn, catalogue: Catalogue, now: datetime | None) -> end.Ends | None:
@@ -175,7 +177,7 @@ def _sweep_waiting(conn: Conn, catalogue: Catalogue, now: datetime | None) -> en
         return None
     ids = deliveries.policy_ids(conn, [TaskKey(row.run_id, row.task_id) for row in taken])
     policies = catalogue.policies(ids.values(), conn)
-    fates = _Fates([], [], [])
+    fates = _Fates([], [], [], end.Tally())
     for row in taken:
         _decide_waiting(row, policies[ids[row.task_id]], fates)
     return _write_waiting(conn, fates, now)
@@ -195,6 +197,7 @@ def _decide_waiting(row: rows.WaitingOverdue, policy: Policy, fates: _Fates) -> 
         share=random.random(),  # noqa: S311 - spreads load
     )
     final = not isinstance(verdict, retry.Retry)
+    fates.tally.timeouts[kind] += 1
     fates.ends.append(
         deliveries.NewDelivery(
             run_id=row.run_id,
@@ -209,7 +212,9 @@ def _decide_waiting(row: rows.WaitingOverdue, policy: Policy, fates: _Fates) -> 
     if isinstance(verdict, retry.Retry):
         start_ms = policy.limit_ms(TimeoutKind.SCHEDULE_TO_START)
         fates.backs.append(_next(row, verdict.delay_ms, start_ms))
+        fates.tally.retried_count += 1
     elif isinstance(verdict, retry.Dead):
+        fates.tally.deaths[verdict.reason] += 1
         fates.deaths.append(
             deliveries.Death(
                 run_id=row.run_id,
@@ -250,7 +255,7 @@ def _next(row: rows.WaitingOverdue, delay_ms: int, start_ms: int | None) -> deli
 
 
 def _write_waiting(conn: Conn, fates: _Fates, now: datetime | None) -> end.Ends:
-    ends = end.Ends(recorded=[])
+    ends = end.Ends(recorded=[], tally=fates.tally)
     if fates.ends:
         deliveries.insert(conn, fates.ends, now=now)
         ends.over = [one.task_id for one in fates.ends if one.final]

@@ -22,6 +22,7 @@ class LeasedTask(NamedTuple):
     input_encoding: str | None
     input_schema: str | None
     traceparent: str | None
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 -- name: dead_letter_list :many DeadLetterRow
 -- Lists dead letters of one state, the latest death first, from before an entry: a page, or its
--- beginning that holds so many bytes, but never less than one. `page_count` is how many the page has.
+-- beginning that holds so many bytes, but never less than one. `page_count`: entries of the page.
 -- Invariants: INV-13. Locks: none. Index: dead_letters_listing_idx.
 with page as (
     select

@@ -39,7 +39,8 @@ taken as materialized (
     delete from ready_tasks as r
     where r.lane_id = %(lane_id)s::integer and r.ctid = any(array(select place from picked))
     returning
-        r.run_id, r.task_id, r.rank, r.seq, r.attempt, r.delivery, r.lost_count, r.total_by
+        r.run_id, r.task_id, r.rank, r.seq, r.attempt, r.delivery, r.lost_count, r.total_by,
+        r.ready_at
 ),
 lease as (
     insert into leases (
@@ -77,7 +78,9 @@ select
     t.input,
     t.input_encoding,
     t.input_schema,
-    t.traceparent
+    t.traceparent,
+    extract(epoch from coalesce(%(now)s::timestamptz, now()) - x.ready_at)::double precision
+        as wait_seconds
 from taken as x
 inner join tasks as t on t.run_id = x.run_id and t.task_id = x.task_id
 order by x.rank, x.seq;

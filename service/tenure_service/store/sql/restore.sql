@@ -60,15 +60,7 @@ returning
 -- 100,000 newest tasks are looked at: nothing orders them by their end, and servers note each five
 -- seconds that sessions are alive.
 -- Invariants: none. Locks: none. Index: deliveries_pkey, tasks_pkey, sessions_seen_idx.
-select
-    n.delivery_ended_at,
-    n.task_enqueued_at,
-    n.lease_granted_at,
-    n.session_seen_at,
-    greatest(
-        n.delivery_ended_at, n.task_enqueued_at, n.lease_granted_at, n.session_seen_at
-    ) as data_until
-from (
+with newest as materialized (
     select
         (
             select max(e.ended_at)
@@ -87,7 +79,16 @@ from (
         ) as task_enqueued_at,
         (select max(l.granted_at) from leases as l) as lease_granted_at,
         (select max(s.seen_at) from sessions as s) as session_seen_at
-) as n;
+)
+select
+    n.delivery_ended_at,
+    n.task_enqueued_at,
+    n.lease_granted_at,
+    n.session_seen_at,
+    greatest(
+        n.delivery_ended_at, n.task_enqueued_at, n.lease_granted_at, n.session_seen_at
+    ) as data_until
+from newest as n;
 
 -- name: restore_counts :one RestoreCounts
 -- Counts what a restored database holds: what is void of it (all of it, unless `void_until` says

@@ -1,0 +1,86 @@
+"""The commands of keys and of the record of operators, with their flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenure_service.cli import flags
+from tenure_service.cli.building import add, group
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def build(commands: Any) -> None:
+    """Adds them."""
+    keys = group(commands, "key", "make, list and revoke keys")
+    create = add(
+        keys,
+        "create",
+        "keys:create",
+        "make a key, and show its secret this once\n\n"
+        "With --database it is made in the database itself: so the first key is made, which lets\n"
+        "make others over the network.",
+        "tenure key create ops --scope admin --every-namespace --database postgresql://...\n"
+        "tenure key create mailer --scope worker --queue 'mail*' --expires 90d",
+        parents=[flags.remote()],
+    )
+    create.add_argument("name", metavar="NAME", help="name for people")
+    create.add_argument(
+        "--scope",
+        action="append",
+        required=True,
+        choices=["worker", "client", "admin"],
+        dest="scopes",
+        help="what it may be used for; may be repeated",
+    )
+    create.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        dest="queues",
+        metavar="GLOB",
+        help="queues that it may be used on (all); may be repeated",
+    )
+    create.add_argument(
+        "--every-namespace", action="store_true", help="for every namespace, not for one"
+    )
+    create.add_argument(
+        "--expires", type=flags.seconds, metavar="TIME", help="how long it lives, such as 90d"
+    )
+    _database(create)
+    listed = add(
+        keys,
+        "list",
+        "keys:list_",
+        "list keys; their secrets are kept nowhere",
+        "tenure key list --all",
+        parents=[flags.remote()],
+    )
+    listed.add_argument("--all", action="store_true", help="also those that have ended")
+    _database(listed)
+    revoke = add(
+        keys,
+        "revoke",
+        "keys:revoke",
+        "end a key: calls are refused within 5 s, open streams end within 10 s",
+        "tenure key revoke 0199c0de-0000-7000-8000-000000000000",
+        parents=[flags.remote()],
+    )
+    revoke.add_argument("key_id", metavar="KEY_ID", help="as `tenure key list` shows it")
+    _database(revoke)
+    audit = add(
+        commands,
+        "audit",
+        "keys:audit",
+        "list what operators did, newest first",
+        "tenure audit --limit 20",
+        parents=[flags.remote()],
+    )
+    audit.add_argument(
+        "--limit", type=flags.count, default=100, metavar="N", help="lines at most (100)"
+    )
+
+
+def _database(command: argparse.ArgumentParser) -> None:
+    flags.database(command.add_argument_group("instead of a server"))
