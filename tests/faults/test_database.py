@@ -233,3 +233,31 @@ async def test_kill__postgres_while_leases_of_a_dead_worker_run_out__all_are_don
     await until_over(AsyncClient(frail_server.address), ids)
     one_end_each(frail, ids)
     assert set(troupe.counts("end").values()) == {1}
+
+
+async def test_take_over__other_numbers_of_lanes__tasks_stay_in_their_queues(
+    frail_server: Server, frail_client: Caller, own_postgres: EmbeddedPostgres, frail: str
+) -> None:
+    """A standby that took over without the last commits: what it lacks is numbered anew."""
+    await frail_client.enqueue("first", queue="a")
+    await frail_client.enqueue("second", queue="b")
+    # The server that took over has the two lanes the other way round.
+    with psycopg.connect(frail, autocommit=True, options="-c search_path=tenure") as conn:
+        conn.execute("truncate tasks, ready_tasks, lanes")
+        own_postgres.kill()
+        own_postgres.restart()
+    with psycopg.connect(frail, autocommit=True, options="-c search_path=tenure") as conn:
+        conn.execute(
+            "insert into lanes (lane_id, namespace_id, queue, name) overriding system value "
+            "values (1, 1, 'b', 'second'), (2, 1, 'a', 'first')"
+        )
+    refused = 0
+    while refused < 50:
+        try:
+            await frail_client.enqueue("first", queue="a")
+            break
+        except grpc.RpcError:
+            refused += 1
+    (item,) = (await frail_client.lease("a/first", "b/second", wait_seconds=10)).assignments
+    assert (item.queue, item.name) == ("a", "first")
+    assert not (await frail_client.lease("b/second")).assignments

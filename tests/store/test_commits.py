@@ -147,7 +147,7 @@ def test_transact__server_is_another_one_by_then__does_not_guess(
     assert (work.call_count, _marks(conn)) == (1, [1])
 
 
-def test_read__commit_answer_lost__reads_again(pool: Database, cutter: Cutter) -> None:
+def test_read__answer_lost__reads_again(pool: Database, cutter: Cutter) -> None:
     calls = 0
 
     def work(conn: Conn) -> int:
@@ -155,7 +155,8 @@ def test_read__commit_answer_lost__reads_again(pool: Database, cutter: Cutter) -
         calls += 1
         if calls == 1:
             cutter.cut_at = "after"
-        return len(conn.execute("select 1").fetchall())
+        # What the cutter looks for.
+        return len(conn.execute("select 'COMMIT'").fetchall())
 
     assert pool.read(work) == 1
     assert calls == 2

@@ -213,6 +213,7 @@ class Stage:
     def transaction(self) -> Iterator[psycopg.Connection]:
         """A transaction on a connection with the store's settings, for acting step by step."""
         with self.database._pool.connection() as conn:
+            conn.autocommit = False  # whatever it was used for before
             yield conn
 
 

@@ -13,13 +13,15 @@ from psycopg import conninfo
 from tenure_service.engine.policy import Backoff, PartialPolicy, Timeout, TimeoutAction
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.store import invariants, leases, rows, timers
+from tenure_service.store import invariants, leases, restores, rows, timers
+from tenure_service.store.database import Conn
 from tenure_service.usecase import cancel, expire, maintain, read, restore, timeouts
 from tenure_service.usecase.end import Recorded
 from tenure_service.usecase.lease import renew
 from tenure_service.usecase.restore import Voided
 from tenure_service.usecase.session import Presence, open_session, touch
 from tests import fix_db
+from tests.eventually import eventually
 from tests.usecase.stage import AT_ONCE, Stage, in_thread, later
 
 Restored = Callable[[], Stage]
@@ -364,6 +366,28 @@ def test_look__restored_database__counts_and_changes_nothing(
     assert copy.all("select count(*) from restores") == [(0,)]
     assert copy.all("select count(*) from sessions where closed_at is null") == [(1,)]
     assert copy.all("select count(*) from leases") == [(1,)]
+
+
+def test_look__statement_timeout_is_short__counts_all_the_same(stage: Stage) -> None:
+    stage.tasks(1)
+
+    def look(conn: Conn) -> tuple[int, int]:
+        conn.execute("set statement_timeout = '1s'")
+        found = restores.counts(conn, void_until=None), restores.ready(conn)
+        return found[0].lease_count, found[1][0].ready_count
+
+    waited = """
+        select 1 from pg_stat_activity
+        where
+            datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0
+            and now() - query_start > interval '1.5 s'
+    """
+    with stage.connect() as holder, holder.transaction():
+        # The counting waits for this lock, longer than the connection's own limit allows.
+        holder.execute("lock table ready_tasks in access exclusive mode")
+        looking = in_thread(lambda: stage.database.read(look))
+        assert eventually(lambda: stage.all(waited) or looking.done())
+    assert looking.result(20) == (0, 1)
 
 
 def test_check__restored_database__keeps_the_moment_that_the_data_stood_at(

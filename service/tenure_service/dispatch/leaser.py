@@ -71,6 +71,8 @@ class Leaser:
         self._serving: dict[tuple[int, str, str], dict[str, Session]] = defaultdict(dict)
         self._wanted = asyncio.Event()
         self._turn = 0
+        self._strange = False
+        database.on_another_server.append(self._meet_stranger)
 
     @property
     def sessions(self) -> Mapping[str, Session]:
@@ -150,6 +152,10 @@ class Leaser:
             if hint.hot or hint.woken_at > long_ago
         }
 
+    def _meet_stranger(self) -> None:
+        """Makes the next cycle forget all lanes, whose numbers may mean others now; on any thread."""
+        self._strange = True
+
     async def run(self) -> None:
         """Hands out tasks until it is cancelled."""
         while True:
@@ -169,6 +175,10 @@ class Leaser:
 
     async def _cycle(self) -> bool:
         """Leases once; False if there was nothing that could be handed out."""
+        if self._strange:
+            self._strange = False
+            self._lanes.clear()
+            self._hot.clear()
         takers = self._takers()
         loop = asyncio.get_running_loop()
         heads: list[LaneHead] = []

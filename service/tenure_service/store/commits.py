@@ -74,10 +74,14 @@ class Commits:
         self._incarnations: weakref.WeakKeyDictionary[Conn, Incarnation] = (
             weakref.WeakKeyDictionary()
         )
+        self._latest: Incarnation | None = None
 
-    def meet(self, conn: Conn) -> None:
-        """Notes which life of its server a new connection belongs to."""
-        self._incarnations[conn] = _incarnation(conn)
+    def meet(self, conn: Conn) -> bool:
+        """Notes which life of its server a new connection belongs to; True if it is another one."""
+        found = _incarnation(conn)
+        self._incarnations[conn] = found
+        before, self._latest = self._latest, found
+        return before is not None and not before.same_as(found)
 
     def mark(self, conn: Conn) -> Mark | None:
         """Names the open transaction; None if it has written nothing."""

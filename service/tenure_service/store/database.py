@@ -81,6 +81,10 @@ class Database:
         self.dsn = dsn
         self.schema = schema
         self._commits = Commits()
+        #: Called, on any thread, when connections lead to another life of the server: one that took
+        #: over may lack the last commits, and hand out their numbers anew.
+        self.on_another_server: list[Callable[[], None]] = []
+        self._life = 0
         self._pool: ConnectionPool[Conn] = ConnectionPool(
             dsn,
             kwargs=connections.for_statements(schema, name),
@@ -134,9 +138,13 @@ class Database:
         return self._run(work, writes=False)
 
     def _run(self, work: Callable[[Conn], R], *, writes: bool) -> R:
+        life = self._life
         for attempt in range(1, _RETRIES + 1):
             try:
                 with self._pool.connection() as conn:
+                    if writes and self._life != life:
+                        # What it was to write may name numbers that mean something else now.
+                        raise database_unavailable("it was restarted, or another took over")
                     return self._attempt(conn, work, writes=writes)
             except Unanswered as exc:
                 fate = self._commits.fate(exc.mark, self.read)
@@ -193,8 +201,13 @@ class Database:
     def _prepare(self, conn: Conn) -> None:
         """Makes a new connection ready for the pool."""
         arrays.register(conn)
-        self._commits.meet(conn)
+        another = self._commits.meet(conn)
         conn.commit()
+        if another:
+            _log.warning("PostgreSQL was restarted, or another server took over")
+            self._life += 1
+            for call in self.on_another_server:
+                call()
 
 
 def _is_refusal(exc: psycopg.OperationalError) -> bool:

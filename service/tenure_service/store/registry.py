@@ -125,6 +125,12 @@ def queues(conn: Conn, namespace_id: int, *, after: str, row_count_max: int) -> 
     return statements.many(conn, "queue_list", rows.QueueRow, parameters)
 
 
+def queue_depths(conn: Conn, *, row_count_max: int) -> list[rows.QueueDepthRow]:
+    """Counts what stands where, in all namespaces."""
+    parameters = {"row_count_max": row_count_max}
+    return statements.many(conn, "queue_depth", rows.QueueDepthRow, parameters)
+
+
 def queue_statistics(
     conn: Conn, namespace_id: int, *, queue: str | None
 ) -> list[rows.QueueStatisticsRow]:

@@ -91,6 +91,16 @@ def results(
     }
 
 
+def over(conn: Conn, wanted: Sequence[TaskKey]) -> list[str]:
+    """Gives the ids of those tasks that are over."""
+    parameters = {
+        "run_ids": arrays.uuids(key.run_id for key in wanted),
+        "task_ids": arrays.uuids(key.task_id for key in wanted),
+    }
+    found = statements.many(conn, "task_over_list", rows.TaskOver, parameters)
+    return [row.task_id for row in found]
+
+
 def explain(
     conn: Conn, namespace_id: int, *, task_id: str, name: str, queue: str
 ) -> rows.ExplainRow:

@@ -42,6 +42,10 @@ class _Remembered(Generic[K, V]):
     def get(self, key: K) -> V | None:
         return self._values.get(key)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._values = {}
+
     def update(self, values: Mapping[K, V]) -> None:
         with self._lock:
             if len(self._values) + len(values) > _REMEMBERED_MAX:
@@ -81,6 +85,19 @@ class Catalogue:
         self._namespace_ids: _Remembered[str, int] = _Remembered()
         self._sources: dict[tuple[int, str], Sources] = {}
         self._sources_read_at = float("-inf")
+        database.on_another_server.append(self._forget)
+
+    def _forget(self) -> None:
+        """Forgets everything: what a server that took over lacks, it may number differently."""
+        for remembered in (
+            self._lane_ids,
+            self._lanes,
+            self._policy_ids,
+            self._policies,
+            self._namespace_ids,
+        ):
+            remembered.clear()
+        self.forget_sources()
 
     def namespace_id(self, name: str) -> int:
         """Gives the id of a namespace.

@@ -60,6 +60,13 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOver:
+    """A task that is over."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultRow:
     """How a task was over; `outcome` is None while it is not."""
 

@@ -105,6 +105,21 @@ class QueueStatisticsRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepthRow:
+    """Counts of one task name in one queue of one namespace; or of all the others."""
+
+    namespace: str
+    queue: str
+    name: str
+    ready_count: int
+    delayed_count: int
+    leased_count: int
+    dead_count: int
+    oldest_seconds: float
+    worker_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
     """A partition and its bounds, as the catalogue prints them."""
 
