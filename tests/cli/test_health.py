@@ -1,7 +1,6 @@
 """`tenure health`: 0 only from a server that takes traffic, and one line in any case."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.fix_server import RunningServer, server_config
 
 
 @pytest.fixture
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment that says nothing of servers."""
     for name in ("ADDRESS", "TLS_CA", "TLS_CERT", "TLS_KEY"):
         monkeypatch.delenv(f"TENURE_{name}", raising=False)

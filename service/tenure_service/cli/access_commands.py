@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 def build(commands: Any) -> None:
     """Adds them."""
     keys = group(commands, "key", "make, list and revoke keys")
+    _create(keys)
+    _look(keys)
+    audit = add(
+        commands,
+        "audit",
+        "keys:audit",
+        "list what operators did, newest first",
+        "tenure audit --limit 20",
+        parents=[flags.remote()],
+    )
+    audit.add_argument(
+        "--limit", type=flags.count, default=100, metavar="N", help="lines at most (100)"
+    )
+
+
+def _create(keys: Any) -> None:
     create = add(
         keys,
         "create",
@@ -49,6 +65,9 @@ def build(commands: Any) -> None:
         "--expires", type=flags.seconds, metavar="TIME", help="how long it lives, such as 90d"
     )
     _database(create)
+
+
+def _look(keys: Any) -> None:
     listed = add(
         keys,
         "list",
@@ -69,17 +88,6 @@ def build(commands: Any) -> None:
     )
     revoke.add_argument("key_id", metavar="KEY_ID", help="as `tenure key list` shows it")
     _database(revoke)
-    audit = add(
-        commands,
-        "audit",
-        "keys:audit",
-        "list what operators did, newest first",
-        "tenure audit --limit 20",
-        parents=[flags.remote()],
-    )
-    audit.add_argument(
-        "--limit", type=flags.count, default=100, metavar="N", help="lines at most (100)"
-    )
 
 
 def _database(command: argparse.ArgumentParser) -> None:

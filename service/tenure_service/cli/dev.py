@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from tenure_service import __version__
 from tenure_service.cli import apps, exits, hold, server
-from tenure_service.cli.worker import DEV_LOG_FORMAT, DEV_TIME_FORMAT
+from tenure_service.cli.worker import DEV_TIME_FORMAT
+from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
     import argparse
@@ -43,13 +44,14 @@ def run(values: argparse.Namespace) -> int:
     if values.app is not None:
         apps.split(values.app)
     level = logging.INFO if values.verbose else logging.WARNING
-    logging.basicConfig(format=DEV_LOG_FORMAT, datefmt=DEV_TIME_FORMAT, level=level)
+    logs.configure(level, time_format=DEV_TIME_FORMAT, logger_names=False)
     # gRPC's fork handlers would run in the child that becomes PostgreSQL, while this process serves:
     # it then sometimes dies before it is PostgreSQL. Nothing here forks without an exec.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     with hold.folder(Path(values.dir).resolve()) as held:
         try:
             server.refuse_taken(f"127.0.0.1:{values.port}")
+            server.refuse_taken(_http(values.port))
         except exits.CommandFailed as exc:
             raise exits.CommandFailed(
                 f"{exc}.\nPerhaps `tenure dev` of another folder; --port N takes another port,"
@@ -183,6 +185,7 @@ class _Dev:
         self._say(
             f"Tenure {__version__} is up; Ctrl-C stops it.\n\n"
             f"  server    {serving.address}\n"
+            f"  http      http://{serving.http_address} (metrics, healthz, readyz)\n"
             f"  database  PostgreSQL in {_short(self._folder)}, {kept}{found}"
         )
         where = "" if serving.address == "127.0.0.1:7711" else f" --address {serving.address}"
@@ -210,12 +213,18 @@ def _config(postgres: EmbeddedPostgres, port: int) -> ServerConfig:
         {
             "database": postgres.dsn(),
             "listen": f"127.0.0.1:{port}",
+            "http": _http(port),
             "lease_seconds": 10,
             "first_lease_seconds": 6,
             "heartbeat_seconds": 2,
             "stop_grace_seconds": 3,
         }
     )
+
+
+def _http(port: int) -> str:
+    """Gives where HTTP is served: the port after that of gRPC, or any free one."""
+    return f"127.0.0.1:{port + 1 if 0 < port < 65_535 else 0}"
 
 
 def _short(path: Path) -> str:

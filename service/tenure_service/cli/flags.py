@@ -33,6 +33,12 @@ def settings() -> argparse.ArgumentParser:
     database(box)
     box.add_argument("--listen", metavar="HOST:PORT", help="address (127.0.0.1:7711); port 0: any")
     box.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="metrics and health (127.0.0.1:7712); of several processes each takes the next port;"
+        " '': none",
+    )
+    box.add_argument(
         "--insecure",
         action="store_const",
         const="1",
@@ -61,8 +67,10 @@ def settings() -> argparse.ArgumentParser:
         ("accept-seconds", "time for a worker to accept what it was handed"),
         ("stop-grace-seconds", "how long a stop may take"),
         ("log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
+        ("log-format", "text, or json: an object a line (text)"),
     ):
-        box.add_argument(f"--{name}", metavar="NAME" if name == "log-level" else "N", help=text)
+        metavar = "NAME" if name.startswith("log-") else "N"
+        box.add_argument(f"--{name}", metavar=metavar, help=text)
     return group
 
 

@@ -100,6 +100,7 @@ def _run(commands: Any) -> None:
     )
     server.add_argument("--json", action="store_true", help="say where it listens as JSON")
     server.add_argument("--share-port", action="store_true", help=argparse.SUPPRESS)
+    server.add_argument("--process-index", type=int, default=0, help=argparse.SUPPRESS)
     server.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     _worker(commands)
     _schema(commands)

@@ -13,7 +13,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from tenure_service.cli import exits
-from tenure_service.cli.worker import LOG_FORMAT, stop_with_parent
+from tenure_service.cli.worker import stop_with_parent
+from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
     import argparse
@@ -30,15 +31,26 @@ _REMINDER_SECONDS: Final = 3600.0
 def run(values: argparse.Namespace) -> int:
     """Serves until a signal comes."""
     config = configuration(values)
-    logging.basicConfig(format=LOG_FORMAT, level=config.log_level)
+    logs.configure(config.log_level, config.log_format)
     if values.parent_fd is not None:
         stop_with_parent(values.parent_fd)
     if values.share_port:
         return _one(config, values, share_port=True)
     refuse_taken(config.listen)
+    for index in range(config.processes):
+        refuse_taken(http_of(config, index))
     if config.processes > 1:
         return _several(config, values)
     return _one(config, values, share_port=False)
+
+
+def http_of(config: ServerConfig, index: int) -> str:
+    """Gives where a process of a server serves HTTP: each on a port of its own, one after another.
+
+    A port that all share would answer a scrape with the figures of any one of them.
+    """
+    host, _, port = config.http_address.rpartition(":")
+    return f"{host}:{int(port) + index}" if port and port != "0" else config.http_address
 
 
 def configuration(values: argparse.Namespace) -> ServerConfig:
@@ -69,8 +81,9 @@ def _one(config: ServerConfig, values: argparse.Namespace, *, share_port: bool) 
     with reported():
         asyncio.run(
             main.serve(
-                config,
+                config.model_copy(update={"http": http_of(config, values.process_index)}),
                 share_port=share_port,
+                first=values.process_index == 0,
                 started=functools.partial(_started, config, values),
             )
         )
@@ -79,7 +92,12 @@ def _one(config: ServerConfig, values: argparse.Namespace, *, share_port: bool) 
 
 def _started(config: ServerConfig, values: argparse.Namespace, server: Server) -> None:
     if values.json:
-        print(json.dumps({"address": server.address, "process_id": os.getpid()}), flush=True)
+        told = {
+            "address": server.address,
+            "http": server.http_address,
+            "process_id": os.getpid(),
+        }
+        print(json.dumps(told), flush=True)
     else:
         print(f"listening on {server.address}", flush=True)
     _remind(config)
@@ -95,7 +113,7 @@ def _remind(config: ServerConfig) -> None:
         ]
         _log.warning(
             "%s is open (--insecure): others can reach it, without %s",
-            config.listen,
+            " and ".join(config.open_addresses),
             " and ".join(missing),
         )
         asyncio.get_running_loop().call_later(_REMINDER_SECONDS, _remind, config)
@@ -129,9 +147,13 @@ def _several(config: ServerConfig, values: argparse.Namespace) -> int:
     from tenure_service.config import variable
 
     with _reserved(config.listen) as listen:
-        for name, value in config.model_copy(update={"listen": listen}).model_dump().items():
-            # An empty variable counts as not set, hence the digit for False.
-            os.environ[variable(name)] = str(int(value) if isinstance(value, bool) else value)
+        settled = config.model_copy(update={"listen": listen, "http": config.http_address})
+        for name, value in settled.model_dump().items():
+            if value is None:
+                os.environ.pop(variable(name), None)
+            else:
+                # An empty variable counts as not set, hence the digit for False.
+                os.environ[variable(name)] = str(int(value) if isinstance(value, bool) else value)
         command = ["server", "--share-port", *(["--json"] if values.json else [])]
         return main.supervise(command, config.processes)
 
@@ -151,13 +173,13 @@ def _reserved(listen: str) -> Iterator[str]:
 
 
 def refuse_taken(listen: str) -> None:
-    """Finds out before anything else starts whether the address can be listened on.
+    """Finds out before anything else starts whether an address can be listened on.
 
     Raises:
         CommandFailed: somebody else listens there, or it is none of this machine.
     """
     host, _, port = listen.rpartition(":")
-    if port != "0":
+    if port not in {"", "0"}:
         _bound(host, int(port), share=False).close()
 
 
@@ -176,7 +198,9 @@ def _bound(host: str, port: int, *, share: bool) -> socket.socket:
         except BaseException:
             made.close()
             raise
-    except OSError as exc:
+    except (OSError, OverflowError) as exc:
+        if isinstance(exc, OverflowError):
+            raise exits.CommandFailed(f"{host}:{port} is no port", exits.USAGE) from exc
         if exc.errno == errno.EADDRINUSE:
             raise exits.CommandFailed(
                 f"{host}:{port} is taken: another program listens there", exits.CONFLICT

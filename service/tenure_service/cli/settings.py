@@ -15,6 +15,7 @@ _CLIENT: Final = {
     "TENURE_ADDRESS": "127.0.0.1:7711",
     "TENURE_NAMESPACE": "default",
     "TENURE_API_KEY": "",
+    "TENURE_TLS_CA": "",
 }
 # Variables that other parts of the tree read: the tests.
 _OTHER_PREFIX: Final = "TENURE_TEST_"
@@ -56,7 +57,7 @@ def _server_rows(values: argparse.Namespace) -> list[dict[str, str]]:
         flag = getattr(values, name, None)
         if flag is not None:
             value, source = flag, f"--{name.removesuffix('_name').replace('_', '-')}"
-        elif os.environ.get(variable):
+        elif os.environ.get(variable) or (name == "http" and variable in os.environ):
             value, source = os.environ[variable], variable
         else:
             value = None if field.is_required() else field.default

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure_service.cli import apps, exits
+from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-DEV_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 DEV_TIME_FORMAT: Final = "%H:%M:%S"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Values to type for the parameters of the example that `tenure dev` shows.
@@ -48,10 +47,10 @@ def run(values: argparse.Namespace) -> None:
     app = apps.load(values.app)
     # After the import: an app that sets up logging itself has the last word.
     if in_dev:
-        logging.basicConfig(format=DEV_LOG_FORMAT, datefmt=DEV_TIME_FORMAT, level=level)
+        logs.configure(level, time_format=DEV_TIME_FORMAT, logger_names=False)
         logging.getLogger("tenure.worker").setLevel(logging.WARNING)  # `_introduce` says the rest
     else:
-        logging.basicConfig(format=LOG_FORMAT, level=level)
+        logs.configure(level, os.environ.get("TENURE_LOG_FORMAT") or logs.Form.TEXT)
     if values.address is not None and app.target.address != values.address:
         _log.warning(
             "the app %r names its own server, %s; %s is not used",

@@ -1,5 +1,7 @@
 """The asking side of the gRPC health service, for `tenure health`."""
 
+from typing import Any
+
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,9 +20,9 @@ async def ask(channel: grpc.aio.Channel, *, seconds: float) -> str:
     Raises:
         NoAnswer: nobody listens, or no answer came within the time.
     """
-    stub = health_pb2_grpc.HealthStub(channel)
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stub names no methods
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
     except grpc.aio.AioRpcError as exc:
         raise NoAnswer(f"{exc.code().name}: {exc.details()}") from exc
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
