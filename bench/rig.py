@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -62,25 +63,47 @@ def opened(dsn: str) -> Iterator[Database]:
         pool.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server process, and where it answers."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+def start_server(dsn: str, listen: str = "127.0.0.1:0") -> Serving:
+    """Starts a server process, and waits until it listens."""
+    command = [sys.executable, "-m", "bench.serve", dsn, listen]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    address = process.stdout.readline().strip() if process.stdout else ""
+    if not address:
+        process.kill()
+        raise RuntimeError("the server did not start")
+    return Serving(process, address)
+
+
+@contextlib.contextmanager
+def server_process(dsn: str) -> Iterator[Serving]:
+    """Runs a server process."""
+    serving = start_server(dsn)
+    try:
+        yield serving
+    finally:
+        serving.process.terminate()
+        serving.process.wait(60)
+
+
 @contextlib.contextmanager
 def tenure_server(dsn: str) -> Iterator[str]:
     """Runs a server process and gives its address."""
-    command = [sys.executable, "-m", "bench.serve", dsn]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        address = process.stdout.readline().strip() if process.stdout else ""
-        if not address:
-            raise RuntimeError("the server did not start")
-        yield address
-    finally:
-        process.terminate()
-        process.wait(30)
+    with server_process(dsn) as serving:
+        yield serving.address
 
 
 @contextlib.contextmanager
-def python_worker(address: str, *, concurrency: int = 10) -> Iterator[None]:
-    """Runs a worker process of the SDK with the bench's handlers."""
-    command = [sys.executable, "-m", "bench.work", address, str(concurrency)]
+def python_worker(address: str, *, concurrency: int = 10, count: int = 1) -> Iterator[None]:
+    """Runs a process of one worker of the SDK, or of some, with the bench's handlers."""
+    command = [sys.executable, "-m", "bench.work", address, str(concurrency), str(count)]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         yield

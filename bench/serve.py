@@ -1,4 +1,4 @@
-"""Runs one server for a measurement: prints its address, stops on SIGTERM."""
+"""Runs one server for a measurement, `DSN LISTEN`: prints its address, stops on SIGTERM."""
 
 import asyncio
 import sys
@@ -12,5 +12,5 @@ def _started(server: Server) -> None:
 
 
 if __name__ == "__main__":
-    config = ServerConfig.model_validate({"database": sys.argv[1], "listen": "127.0.0.1:0"})
+    config = ServerConfig.model_validate({"database": sys.argv[1], "listen": sys.argv[2]})
     asyncio.run(serve(config, started=_started))

@@ -1,4 +1,4 @@
-"""Runs one worker for a measurement, until SIGTERM: `python -m bench.work ADDRESS CONCURRENCY`."""
+"""Runs workers of one process until SIGTERM: `python -m bench.work ADDRESS CONCURRENCY [COUNT]`."""
 
 import sys
 
@@ -6,4 +6,9 @@ from bench import apps
 from tenure import Worker
 
 if __name__ == "__main__":
-    Worker(apps.make(sys.argv[1]).app, concurrency=int(sys.argv[2])).run()
+    app = apps.make(sys.argv[1]).app
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    workers = [Worker(app, concurrency=int(sys.argv[2])) for _ in range(count)]
+    for worker in workers[1:]:
+        worker.start()
+    workers[0].run()

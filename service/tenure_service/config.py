@@ -25,6 +25,9 @@ from tenure_service.engine import limits
 
 PREFIX: Final = "TENURE_"
 
+_PORT: Final = 7711
+_HTTP_PORT: Final = 7712
+
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
@@ -40,6 +43,11 @@ class ServerConfig(BaseModel):
     database: str = Field(description="libpq connection string of the PostgreSQL 18 database")
     schema_name: str = Field("tenure", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     listen: str = Field("127.0.0.1:7711", description="host:port for gRPC; port 0 is any free one")
+    http: str | None = Field(
+        None,
+        description="host:port for metrics and health over HTTP; empty: none. By default "
+        "127.0.0.1:7712, beside another gRPC port than 7711 any free port there",
+    )
     tls_cert: Path | None = Field(None, description="file with the certificate (PEM), for TLS")
     tls_key: Path | None = Field(None, description="file with its private key (PEM)")
     tls_client_ca: Path | None = Field(
@@ -62,13 +70,19 @@ class ServerConfig(BaseModel):
     accept_seconds: Seconds = limits.ACCEPT_TIMEOUT.total_seconds()
     stop_grace_seconds: Seconds = limits.STOP_GRACE.total_seconds()
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: str = Field(
+        "text", pattern="^(text|json)$", description="lines for people, or JSON objects"
+    )
 
-    @field_validator("listen")
+    @field_validator("listen", "http")
     @classmethod
-    def _listen_form(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
+    def _listen_form(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if not value and info.field_name == "http":
+            return value
+        host, colon, port = (value or "").rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError("must be host:port, such as 127.0.0.1:7711")
+            usual = _PORT if info.field_name == "listen" else _HTTP_PORT
+            raise ValueError(f"must be host:port, such as 127.0.0.1:{usual}")
         return value
 
     # Checks of two settings stand at the later one, so that they are made, and told, together with
@@ -88,7 +102,6 @@ class ServerConfig(BaseModel):
     @field_validator("insecure")
     @classmethod
     def _open_on_purpose(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic's form
-        listen = info.data.get("listen")
         missing = [
             setting
             for setting, there in (
@@ -97,12 +110,14 @@ class ServerConfig(BaseModel):
             )
             if not there
         ]
-        if not value and listen is not None and not is_loopback(listen) and missing:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
-            raise ValueError(
-                f"listen is {listen}, an address that others can reach, without {flags}; "
-                "set them, listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
-            )
+        for name in ("listen", "http"):
+            address = info.data.get(name)
+            if not value and address and not is_loopback(address) and missing:
+                flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
+                raise ValueError(
+                    f"{name} is {address}, an address that others can reach, without {flags}; "
+                    "set them, listen on 127.0.0.1, or say --insecure (TENURE_INSECURE=1)"
+                )
         return value
 
     @field_validator("tls_key", "tls_client_ca")
@@ -119,7 +134,21 @@ class ServerConfig(BaseModel):
     def is_open(self) -> bool:
         """True if others can reach it and something of TLS and keys is missing."""
         protected = self.tls_cert is not None and self.require_keys
-        return not is_loopback(self.listen) and not protected
+        return not protected and bool(self.open_addresses)
+
+    @property
+    def open_addresses(self) -> list[str]:
+        """Those of its addresses that others can reach."""
+        found = [self.listen, self.http_address]
+        return [address for address in found if address and not is_loopback(address)]
+
+    @property
+    def http_address(self) -> str:
+        """Where HTTP is served; empty: nowhere."""
+        if self.http is not None:
+            return self.http
+        own = self.listen.rpartition(":")[2] == str(_PORT)
+        return f"127.0.0.1:{_HTTP_PORT if own else 0}"
 
     @property
     def stop_grace(self) -> timedelta:
@@ -147,10 +176,11 @@ def load(
         ConfigInvalid: listing every setting that is wrong.
     """
     environment = os.environ if environment is None else environment
+    # Empty counts as not set, but where it says "none".
     values: dict[str, Any] = {
         name: environment[variable(name)]
         for name in ServerConfig.model_fields
-        if environment.get(variable(name))
+        if environment.get(variable(name)) or (name == "http" and variable(name) in environment)
     }
     values |= {name: value for name, value in (flags or {}).items() if value is not None}
     try:

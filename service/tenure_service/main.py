@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from tenure_service.config import ServerConfig
+from tenure_service import __version__
+from tenure_service.config import ServerConfig, is_loopback
+from tenure_service.dispatch import measures
+from tenure_service.dispatch.depth import Depth
 from tenure_service.dispatch.hub import Durations, Hub
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.loops import readiness, upkeep
+from tenure_service.loops import push, readiness, upkeep
 from tenure_service.loops.due import DueLoop
 from tenure_service.loops.supervisor import Health, Supervisor
 from tenure_service.rpc import tls
@@ -26,9 +29,13 @@ from tenure_service.rpc.server import RpcServer
 from tenure_service.store import migrate
 from tenure_service.store.database import Database
 from tenure_service.store.rows import QueueStatisticsRow
+from tenure_service.telemetry import metrics, otlp
+from tenure_service.telemetry.instruments import Observed, Observer
 from tenure_service.usecase import maintain, operate
 from tenure_service.usecase.access import Keys
 from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.web import app as web
+from tenure_service.web.listener import Files, Listener
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +63,9 @@ def _tls_files(config: ServerConfig) -> tls.Files | None:
 class Server:
     """One server: started and stopped on the running event loop."""
 
-    def __init__(self, config: ServerConfig, *, share_port: bool = False) -> None:
+    def __init__(
+        self, config: ServerConfig, *, share_port: bool = False, first: bool = True
+    ) -> None:
         self._config = config
         self._database = Database(
             config.database,
@@ -69,6 +78,12 @@ class Server:
         self._supervisor = Supervisor()
         self._hub: Hub | None = None
         self._rpc: RpcServer | None = None
+        self._depth = Depth(self._database) if first else None
+        self._http: Listener | None = None
+        self._push: otlp.Push | None = None
+        #: Monotonic time since which it can do its work; None while it cannot.
+        self._ready_since: float | None = None
+        self._forget_observers: list[Callable[[], None]] = []
 
     @property
     def port(self) -> int:
@@ -114,27 +129,107 @@ class Server:
         )
         due = DueLoop(hub)
         self._supervisor.start("lease", functools.partial(_plain, hub.leaser.run))
-        self._supervisor.start("due", due.run)
+        self._supervisor.start("due", due.run, every_seconds=due.every_seconds)
         self._supervisor.start("notify", functools.partial(_plain, hub.wake.tell))
         self._supervisor.start("listen", functools.partial(_plain, hub.wake.hear))
-        self._supervisor.start("partitions", functools.partial(upkeep.partitions, hub))
+        self._supervisor.start(
+            "partitions",
+            functools.partial(upkeep.partitions, hub),
+            every_seconds=upkeep.PARTITION_SECONDS,
+        )
         if config.require_keys:
-            self._supervisor.start("keys", functools.partial(upkeep.keys, hub))
-        self._supervisor.start("forget", functools.partial(upkeep.forget, hub))
+            self._supervisor.start(
+                "keys", functools.partial(upkeep.keys, hub), every_seconds=upkeep.KEYS_SECONDS
+            )
+        self._supervisor.start(
+            "forget", functools.partial(upkeep.forget, hub), every_seconds=upkeep.FORGET_SECONDS
+        )
         await self._rpc.start()
-        ready = functools.partial(readiness.run, hub, self._rpc.set_ready)
-        self._supervisor.start("ready", ready)
+        self._ready_since = time.monotonic()
+        ready = functools.partial(readiness.run, hub, self._set_ready)
+        self._supervisor.start("ready", ready, every_seconds=readiness.POLL_SECONDS)
+        await self._start_telling(hub)
         _log.info("listening on %s", self.address)
+
+    async def _start_telling(self, hub: Hub) -> None:
+        """Lets others see how it fares: by HTTP, and pushed where a collector is named."""
+        observers: list[Observer] = [
+            functools.partial(measures.observe, hub),
+            self._supervisor.observe,
+            self._observe,
+        ]
+        if self._depth is not None:
+            observers.append(self._depth.observe)
+        self._forget_observers = [metrics.REGISTRY.observe(each) for each in observers]
+        config = self._config
+        self._push = otlp.from_environment(metrics.REGISTRY)
+        if self._push is not None:
+            self._supervisor.start("push", functools.partial(push.run, self._push, self._renew))
+        if not config.http_address:
+            return
+        asks_keys = config.require_keys and not is_loopback(config.http_address)
+        sources = web.Sources(
+            ready=lambda: self._is_ready,
+            stuck=self._stuck,
+            renew=self._renew,
+            keys=hub.keys if asks_keys else None,
+        )
+        files = _tls_files(config)
+        self._http = Listener(
+            web.make(sources),
+            config.http_address,
+            None if files is None else Files(files.certificate, files.key, files.client_ca),
+        )
+        await self._http.start()
+        _log.info("metrics and health over HTTP on %s", self.http_address)
 
     @property
     def address(self) -> str:
         """Host and port that it listens on."""
         return f"{self._config.listen.rpartition(':')[0]}:{self.port}"
 
+    @property
+    def http_address(self) -> str:
+        """Host and port that it serves HTTP on; empty: it does not."""
+        if self._http is None:
+            return ""
+        return f"{self._config.http_address.rpartition(':')[0]}:{self._http.port}"
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._ready_since is not None and self._hub is not None and not self._hub.draining
+
+    async def _set_ready(self, *, ready: bool) -> None:
+        self._ready_since = time.monotonic() if ready else None
+        if self._rpc is not None:
+            await self._rpc.set_ready(ready=ready)
+
+    def _stuck(self) -> list[str]:
+        """Names the loops that hang; those that wait for a database that is away do not."""
+        return [] if self._ready_since is None else self._supervisor.stuck(self._ready_since)
+
+    def _observe(self) -> Iterator[Observed]:
+        yield metrics.READY, self._is_ready, ()
+        yield metrics.BUILD, 1, (__version__,)
+
+    async def _renew(self) -> None:
+        if self._depth is not None:
+            await self._depth.renew()
+
     async def stop(self) -> None:
         """Drains and stops; safe to call after a start that failed."""
         if self._rpc is not None:
             await self._rpc.stop(self._config.stop_grace)
+        # Last of what is told: how the draining went.
+        if self._http is not None:
+            await self._http.stop()
+        if self._depth is not None:
+            self._depth.close()
+        if self._push is not None:
+            await asyncio.to_thread(self._push.close)
+        for forget in self._forget_observers:
+            forget()
+        self._forget_observers = []
         await self._supervisor.stop()
         if self._rpc is not None:
             self._rpc.close()
@@ -168,10 +263,18 @@ async def serve(
     config: ServerConfig,
     *,
     share_port: bool = False,
+    first: bool = True,
     started: Callable[[Server], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then drains and stops."""
-    server = Server(config, share_port=share_port)
+    """Serves until SIGTERM or SIGINT, then drains and stops.
+
+    Args:
+        config: The settings.
+        share_port: Whether other processes may listen on the same gRPC port.
+        first: Whether it tells of the queues; one process of a group is enough.
+        started: Called once it listens.
+    """
+    server = Server(config, share_port=share_port, first=first)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,7 +308,7 @@ def supervise(command: Sequence[str], processes: int) -> int:
     signal.signal(signal.SIGINT, stop)
     # The children hold the reading end; the writing end goes with this process, however it ends.
     alive, _kept = os.pipe()
-    children = [_Child(command, alive) for _ in range(processes)]
+    children = [_Child([*command, f"--process-index={index}"], alive) for index in range(processes)]
     code = 0
     while not stopping and not code:
         time.sleep(_WATCH_SECONDS)

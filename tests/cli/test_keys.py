@@ -13,15 +13,20 @@ def _run(*words: str | Path, variables: dict[str, str] | None = None) -> Done:
     return run(*words, cwd=None, **(variables or {}))
 
 
-def test_key__first_by_the_database_then_over_tls__is_made_used_and_revoked(
-    database: str, tmp_path: Path
-) -> None:
+def _certificates(folder: Path) -> tuple[Path, Path, Path]:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
-    ca, cert, key = tmp_path / "ca", tmp_path / "cert", tmp_path / "key"
+    ca, cert, key = folder / "ca", folder / "cert", folder / "key"
     authority.cert_pem.write_to_path(str(ca))
     issued.private_key_pem.write_to_path(str(key))
     issued.cert_chain_pems[0].write_to_path(str(cert))
+    return ca, cert, key
+
+
+def test_key__first_by_the_database_then_over_tls__is_made_used_and_revoked(
+    database: str, tmp_path: Path
+) -> None:
+    ca, cert, key = _certificates(tmp_path)
     flags = ("--tls-cert", cert, "--tls-key", key, "--require-keys")
     # With both it may listen on an address that others can reach.
     with running(

@@ -218,3 +218,26 @@ def test_same_as__processes_all_new__is_another_life(conn: psycopg.Connection) -
     crashed = Incarnation(before.started_at, frozenset({max(before.own_pids) + 1}))
     assert before.same_as(before)
     assert not before.same_as(crashed)
+
+
+def test_transact__all_connections_lost_while_fresh__runs_on_a_new_one(
+    pool: Database, conn: psycopg.Connection
+) -> None:
+    """Two connections that just worked are gone at once; only one more try is made."""
+    both = threading.Barrier(2)
+
+    def work(one: Conn) -> None:
+        both.wait(10)
+        one.execute("insert into public.marks values (1)")
+
+    threads = [threading.Thread(target=pool.transact, args=(work,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pool._used_at) == 2
+    conn.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'cut'"
+    )
+    pool.transact(lambda one: one.execute("insert into public.marks values (2)"))
+    assert _marks(conn) == [1, 1, 2]

@@ -29,10 +29,10 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -102,10 +102,10 @@ class AdminServiceServicer:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def CreateNamespace(self, request, context):
@@ -307,10 +307,10 @@ class AdminService:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

@@ -30,10 +30,10 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -131,10 +131,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -228,10 +228,10 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod

@@ -29,10 +29,10 @@ class TaskServiceStub:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -77,10 +77,10 @@ class TaskServiceServicer:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def EnqueueTasks(self, request, context):
@@ -200,10 +200,10 @@ class TaskService:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

@@ -30,10 +30,10 @@ class TaskServiceStub:
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -94,10 +94,10 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -154,10 +154,10 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     """TaskService enqueues tasks, reads them, waits for them and cancels them.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `client`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `client`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod

@@ -30,10 +30,10 @@ class WorkerServiceStub:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -69,10 +69,10 @@ class WorkerServiceServicer:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def Work(self, request_iterator, context):
@@ -162,10 +162,10 @@ class WorkerService:
     can hold a stream; the unary calls have the same semantics for those who cannot.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `worker`. Besides its own errors every call may answer
-    UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED)
-    for an unknown namespace or one that the key is not for, ABORTED (CONTENTION), UNAVAILABLE
-    (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `worker`. Besides its own errors every call may
+    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
+    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
+    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

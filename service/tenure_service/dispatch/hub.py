@@ -56,6 +56,11 @@ def _presence(one: Session) -> session.Presence:
     )
 
 
+def _ids(one: Session) -> dict[str, str]:
+    """Gives the fields of a line that speaks of a session."""
+    return {"session": one.session_id, "worker": one.worker}
+
+
 @dataclass(frozen=True, slots=True)
 class _Renewal:
     tokens: Sequence[Token]
@@ -219,10 +224,8 @@ class Hub:
         """Looks up what is waited for, whatever was or was not hinted: the truth of waiting."""
         wanted = self.waiters.waited_for(limits.AWAIT_COUNT_MAX)
         if wanted:
-            found = await self._results.submit(0, wanted, count=len(wanted))
-            self.waiters.over(
-                task_id for (_, task_id), row in found.items() if row.outcome is not None
-            )
+            # Not in the batcher: the look-ups of those that were hinted would stand behind it.
+            self.waiters.over(await asyncio.to_thread(read.over, self.database, wanted))
 
     # -- workers -----------------------------------------------------------------------------
 
@@ -298,6 +301,7 @@ class Hub:
                     "worker %r did not accept %d lease(s); they are handed out again",
                     one.worker,
                     len(overdue),
+                    extra=_ids(one),
                 )
                 one.silent = True
                 metrics.LEASES_UNACCEPTED.add(len(overdue))
@@ -325,6 +329,7 @@ class Hub:
                 _log.warning(
                     "the session of worker %r was closed in the database; its stream ends",
                     one.worker,
+                    extra=_ids(one),
                 )
                 self.leaser.detach(one)
 
@@ -343,7 +348,11 @@ class Hub:
         await asyncio.to_thread(self.keys.refresh)
         for one in list(self.leaser.sessions.values()):
             if not self.keys.stands(one.principal):
-                _log.warning("the key of worker %r has ended; so does its stream", one.worker)
+                _log.warning(
+                    "the key of worker %r has ended; so does its stream",
+                    one.worker,
+                    extra=_ids(one),
+                )
                 one.ended_with = unauthenticated("the key has ended")
                 self.leaser.detach(one)
 

@@ -43,7 +43,8 @@ def count_enqueued(answers: Sequence[enqueue.Answer]) -> None:
     """Counts the items of a call: those that were stored, and those that stood already."""
     found = [each for each in answers if isinstance(each, enqueue.Enqueued)]
     existing_count = sum(each.existing for each in found)
-    metrics.TASKS_ENQUEUED.add(len(found) - existing_count)
+    # A repeated call is answered with tasks that nobody has to be woken for.
+    metrics.TASKS_ENQUEUED.add(sum(each.lane_id is not None for each in found))
     if existing_count:
         metrics.TASKS_EXISTING.add(existing_count)
 

@@ -120,9 +120,7 @@ class Reporter:
             finally:
                 del self._under_way[number]
         given = [answer for answer in answers if answer is not None]
-        found = Counter(
-            answer if isinstance(answer, Recorded) else _REFUSED for answer in given
-        )
+        found = Counter(answer if isinstance(answer, Recorded) else _REFUSED for answer in given)
         for status, count in found.items():
             metrics.REPORTS.add(count, status)
         return given

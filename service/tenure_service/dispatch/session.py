@@ -95,6 +95,13 @@ class Session:
         stopped = self.detached or self.paused or self.silent
         return not stopped and self.slots.total > 0
 
+    @property
+    def free_count(self) -> int:
+        """Counts how many more tasks it could take, of whatever queue."""
+        if not self.receiving or self.reserved or self._suspect_count:
+            return 0
+        return max(self.slots.total - len(self.held), 0)
+
     def free(self, queue: str) -> int:
         """Counts how many more tasks of a queue it may be given now."""
         if not self.receiving or self.reserved or self._suspect_count:

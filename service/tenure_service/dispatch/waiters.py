@@ -40,6 +40,9 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_task: dict[str, set[Waiter]] = defaultdict(set)
+        #: The same tasks by their buckets: news of one must not cost a look at 10,000 waiters.
+        self._in_bucket: dict[int, set[str]] = defaultdict(set)
+        self._listed_count = 0
 
     def __len__(self) -> int:
         return len(self._by_task)
@@ -48,6 +51,7 @@ class Waiters:
         """Begins to hint a waiter."""
         for task_id in waiter.keys:
             self._by_task[task_id].add(waiter)
+            self._in_bucket[bucket(task_id)].add(task_id)
 
     def remove(self, waiter: Waiter) -> None:
         """Stops hinting it."""
@@ -57,6 +61,7 @@ class Waiters:
                 waiters.discard(waiter)
                 if not waiters:
                     del self._by_task[task_id]
+                    self._in_bucket[bucket(task_id)].discard(task_id)
 
     def over(self, task_ids: Iterable[str]) -> None:
         """Hints those that wait for one of these tasks."""
@@ -66,16 +71,14 @@ class Waiters:
 
     def over_in(self, buckets: set[int]) -> None:
         """Hints those that wait for a task of one of these buckets."""
-        if not self._by_task:
-            return
-        self.over([task_id for task_id in self._by_task if bucket(task_id) in buckets])
+        for number in buckets:
+            self.over(self._in_bucket.get(number, ()))
 
-    def waited_for(self, count_max: int) -> list[tuple[int, TaskKey]]:
-        """Lists tasks that are waited for, as (namespace, key)."""
-        listed: list[tuple[int, TaskKey]] = []
-        for task_id, waiters in self._by_task.items():
-            waiter = next(iter(waiters))
-            listed.append((waiter.namespace_id, waiter.keys[task_id]))
-            if len(listed) >= count_max:
-                break
-        return listed
+    def waited_for(self, count_max: int) -> list[TaskKey]:
+        """Lists tasks that are waited for; of more than fit, the next ones at each call."""
+        task_ids = list(self._by_task)
+        if len(task_ids) > count_max:
+            start = self._listed_count % len(task_ids)
+            task_ids = [*task_ids[start:], *task_ids[:start]][:count_max]
+            self._listed_count += count_max
+        return [next(iter(self._by_task[task_id])).keys[task_id] for task_id in task_ids]

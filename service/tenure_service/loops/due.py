@@ -41,6 +41,11 @@ class DueLoop:
             self._next_at = at
             self._soon.set()
 
+    @property
+    def every_seconds(self) -> float:
+        """The pause between its passes, at most."""
+        return _POLL_SECONDS
+
     async def run(self, health: Health) -> None:
         """Runs until it is cancelled."""
         while True:

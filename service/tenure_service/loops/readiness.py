@@ -17,7 +17,7 @@ from tenure_service.usecase import maintain
 _log = logging.getLogger(__name__)
 
 #: An idle server asks its database little; with the wait for a connection it is told within 7 s.
-_POLL_SECONDS = 2.0
+POLL_SECONDS = 2.0
 #: Longer than a wait for a connection; a PostgreSQL that hangs has not even refused it.
 _ANSWER_SECONDS = 7.0
 
@@ -33,7 +33,7 @@ async def run(hub: Hub, set_ready: SetReady, health: Health) -> None:
     said = True
     question: asyncio.Future[bool] | None = None
     while True:
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         # One question at a time: each that hangs keeps a thread.
         if question is None:
             question = asyncio.ensure_future(asyncio.to_thread(maintain.is_writable, hub.database))
@@ -45,9 +45,11 @@ async def run(hub: Hub, set_ready: SetReady, health: Health) -> None:
                 health.succeeded()
             except TenureError as exc:
                 health.last_error = str(exc)
+                health.stirred()
             question = None
         else:
             health.last_error = "the database does not answer"
+            health.stirred()
         if ready != said and not hub.draining:
             said = ready
             _log.warning("the database takes %s", "writes again" if ready else "no writes")

@@ -4,15 +4,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 
 from tenure_service.engine.errors import TenureError
+from tenure_service.telemetry import metrics
+from tenure_service.telemetry.instruments import Observed
 
 _log = logging.getLogger(__name__)
 
 _PAUSE_FIRST_SECONDS = 0.2
 _PAUSE_MAX_SECONDS = 10.0
+#: A pass ends at the latest with its statements, which PostgreSQL ends after a minute each.
+_STUCK_SECONDS = 180.0
 
 
 @dataclass(slots=True)
@@ -20,13 +24,21 @@ class Health:
     """How one loop fares."""
 
     name: str
+    #: The pause between its passes; None for a loop that waits for something to do.
+    every_seconds: float | None = None
     failure_count: int = 0
     succeeded_at: float | None = None
+    #: When it last showed that it lives, well or not.
+    stirred_at: float = field(default_factory=time.monotonic)
     last_error: str = ""
 
     def succeeded(self) -> None:
         """Notes a pass that ended well."""
-        self.succeeded_at = time.monotonic()
+        self.succeeded_at = self.stirred_at = time.monotonic()
+
+    def stirred(self) -> None:
+        """Notes a pass that could not end well, and is no sign of a loop that hangs."""
+        self.stirred_at = time.monotonic()
 
 
 class Supervisor:
@@ -34,15 +46,46 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.health: dict[str, Health] = {}
+        self._began_at = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, name: str, loop: Callable[[Health], Awaitable[None]]) -> None:
+    def start(
+        self,
+        name: str,
+        loop: Callable[[Health], Awaitable[None]],
+        *,
+        every_seconds: float | None = None,
+    ) -> None:
         """Runs a loop that never returns by itself; it tells its Health of each pass."""
-        health = Health(name)
+        health = Health(name, every_seconds)
         self.health[name] = health
         self._tasks.append(
             asyncio.get_running_loop().create_task(self._run(health, loop), name=f"loop-{name}")
         )
+
+    def stuck(self, since: float) -> list[str]:
+        """Names the loops that hang: nothing was heard of them for longer than any pass may take.
+
+        Args:
+            since: Monotonic time from which on the database has answered; who waits for it does
+                not hang.
+        """
+        now = time.monotonic()
+        return [
+            name
+            for name, health in self.health.items()
+            if health.every_seconds is not None
+            and now - max(health.stirred_at, since) > health.every_seconds * 1.5 + _STUCK_SECONDS
+        ]
+
+    def observe(self) -> Iterator[Observed]:
+        """Tells how long ago each loop did its work."""
+        now = time.monotonic()
+        for name, health in self.health.items():
+            if health.every_seconds is not None:
+                at = self._began_at if health.succeeded_at is None else health.succeeded_at
+                yield metrics.LOOP_AGE, now - at, (name,)
+            yield metrics.LOOP_FAILURES, health.failure_count, (name,)
 
     async def stop(self) -> None:
         """Cancels all loops and waits for them."""
@@ -64,6 +107,7 @@ class Supervisor:
                 _log.exception("loop %s failed and starts again", health.name)
                 health.last_error = repr(exc)
             health.failure_count += 1
+            health.stirred()
             if health.succeeded_at != before:
                 pause = _PAUSE_FIRST_SECONDS
             # Jitter keeps replicas that lost one database from coming back in step.

@@ -7,10 +7,10 @@ from tenure_service.dispatch.hub import Hub
 from tenure_service.loops.supervisor import Health
 from tenure_service.usecase import maintain
 
-_PARTITION_SECONDS = 3600.0
-_FORGET_SECONDS = 60.0
+PARTITION_SECONDS = 3600.0
+FORGET_SECONDS = 60.0
 #: Open streams of a revoked key end within twice this time.
-_KEYS_SECONDS = 4.0
+KEYS_SECONDS = 4.0
 
 
 def _jittered(seconds: float) -> float:
@@ -22,7 +22,7 @@ async def keys(hub: Hub, health: Health) -> None:
     while True:
         await hub.check_keys()
         health.succeeded()
-        await asyncio.sleep(_jittered(_KEYS_SECONDS))
+        await asyncio.sleep(_jittered(KEYS_SECONDS))
 
 
 async def partitions(hub: Hub, health: Health) -> None:
@@ -30,13 +30,13 @@ async def partitions(hub: Hub, health: Health) -> None:
     while True:
         await asyncio.to_thread(maintain.ensure_partitions, hub.database)
         health.succeeded()
-        await asyncio.sleep(_jittered(_PARTITION_SECONDS))
+        await asyncio.sleep(_jittered(PARTITION_SECONDS))
 
 
 async def forget(hub: Hub, health: Health) -> None:
     """Forgets old requests, keys and sessions, every minute."""
     while True:
-        await asyncio.sleep(_jittered(_FORGET_SECONDS))
+        await asyncio.sleep(_jittered(FORGET_SECONDS))
         hub.leaser.forget_lanes()
         await asyncio.to_thread(maintain.forget, hub.database)
         health.succeeded()

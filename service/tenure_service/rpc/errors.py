@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 
 from tenure_service.engine import limits
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
+from tenure_service.telemetry import metrics
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ _VIOLATIONS_BYTES_MAX = 2_200
 def bug(exc: BaseException) -> TenureError:
     """Logs a defect with a new incident id, and gives the error that tells no more than the id."""
     incident = secrets.token_hex(6)
-    _log.error("incident %s", incident, exc_info=exc)
+    _log.error("incident %s", incident, exc_info=exc, extra={"incident": incident})
     return TenureError(
         Reason.BUG,
         f"a defect of the server, incident {incident}; its log has the details",
@@ -99,6 +100,8 @@ def status(error: TenureError) -> status_pb2.Status:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: TenureError) -> None:
     """Ends a call with an error."""
+    if error.reason in metrics.REFUSALS:
+        metrics.CALLS_REFUSED.add(1, error.reason)
     sent = rpc_status.to_status(status(error))
     await context.abort(sent.code, sent.details, sent.trailing_metadata)
 

@@ -27,6 +27,7 @@ from tenure_service.rpc.admin import AdminServicer
 from tenure_service.rpc.call import Calls
 from tenure_service.rpc.decoding import Decoding
 from tenure_service.rpc.guard import Guard
+from tenure_service.rpc.metering import Metering
 from tenure_service.rpc.registry import RegistryServicer
 from tenure_service.rpc.tasks import TaskServicer
 from tenure_service.rpc.workers import WorkerServicer
@@ -90,7 +91,9 @@ class RpcServer:
         self._calls = Calls(hub, _CALL_THREADS)
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
         guard = Guard(hub.keys, self._calls)
-        self._server = grpc.aio.server(options=options, interceptors=(guard, Decoding()))
+        self._server = grpc.aio.server(
+            options=options, interceptors=(Metering(), guard, Decoding())
+        )
         self._health = health.aio.HealthServicer()
         self._address = address
         self._tls_files = tls_files

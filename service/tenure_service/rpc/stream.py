@@ -24,7 +24,7 @@ from tenure_service.rpc import decoding, errors, policies
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.store.leases import Progress, Started
-from tenure_service.telemetry import metrics
+from tenure_service.telemetry import logs, metrics
 from tenure_service.usecase import session as sessions
 from tenure_service.usecase.end import Recorded
 
@@ -211,6 +211,7 @@ class WorkStream:
         )
         if opened.resumed:
             session.hold(await self._resume(opened.session_id, kept), accept_timeout=None)
+        logs.bound(session=opened.session_id, worker=who.name)
         (metrics.SESSIONS_RESUMED if opened.resumed else metrics.SESSIONS_OPENED).add()
         session.send(self._opened(session, secret, resumed=opened.resumed))
         self._hub.leaser.attach(session)

@@ -14,6 +14,7 @@ again: what became of it is asked first (`commits`).
 import logging
 import random
 import time
+import weakref
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 _RETRIES = 5
 _CHECKOUT_SECONDS = 5.0
+_FRESH_SECONDS = 1.0
 #: The pool doubles its pauses until it gives up, and the next checkout begins anew. With 60 s it sat
 #: out as long again as PostgreSQL had been away, up to 29 s.
 _RECONNECT_SECONDS = 3.0
@@ -81,6 +83,7 @@ class Database:
         self.dsn = dsn
         self.schema = schema
         self._commits = Commits()
+        self._used_at: weakref.WeakKeyDictionary[Conn, float] = weakref.WeakKeyDictionary()
         #: Called, on any thread, when connections lead to another life of the server: one that took
         #: over may lack the last commits, and hand out their numbers anew.
         self.on_another_server: list[Callable[[], None]] = []
@@ -92,7 +95,7 @@ class Database:
             max_size=connection_count,
             open=False,
             configure=self._prepare,
-            check=ConnectionPool.check_connection,
+            check=self._check,
             name=name,
             timeout=_CHECKOUT_SECONDS,
             reconnect_timeout=_RECONNECT_SECONDS,
@@ -173,6 +176,8 @@ class Database:
             except (psycopg.DataError, psycopg.IntegrityError) as exc:
                 raise DataRefused(f"{exc.sqlstate} {exc.diag.constraint_name or ''}") from exc
             except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
+                # The others may be lost like this one: each is proved before it is used again.
+                self._used_at.clear()
                 if attempt > 1 or isinstance(exc, PoolTimeout):
                     raise database_unavailable(_reason(exc)) from exc
                 _log.warning("a connection was lost; trying once more: %s", _reason(exc))
@@ -196,7 +201,16 @@ class Database:
             if mark is None or _is_refusal(exc):
                 raise
             raise Unanswered(mark, result) from exc
+        self._used_at[conn] = time.monotonic()
         return result
+
+    def _check(self, conn: Conn) -> None:
+        """Proves a connection that was idle for a while; one that just worked is believed.
+
+        If it was lost meanwhile the transaction is tried on another one, as always.
+        """
+        if time.monotonic() - self._used_at.get(conn, 0.0) > _FRESH_SECONDS:
+            ConnectionPool.check_connection(conn)
 
     def _prepare(self, conn: Conn) -> None:
         """Makes a new connection ready for the pool."""

@@ -145,7 +145,7 @@ class Gauge(Instrument):
     kind = Kind.GAUGE
 
 
-I = TypeVar("I", bound=Instrument)
+Made = TypeVar("Made", bound=Instrument)
 #: What an observer tells: the instrument, the number, the label values.
 Observed = tuple["Gauge | Counter", float, Values]
 Observer = Callable[[], Iterable[Observed]]
@@ -199,8 +199,8 @@ class Registry:
         """Reads all instruments; what several servers of a process tell is added up."""
         standing: dict[str, dict[Values, float]] = {}
         for observer in list(self._observers):
-            for instrument, number, values in observer():
-                cells = standing.setdefault(instrument.name, {})
+            for told_of, number, values in observer():
+                cells = standing.setdefault(told_of.name, {})
                 if values not in cells and len(cells) >= LABEL_SETS_MAX:
                     values = (OTHER,) * len(values)  # noqa: PLW2901 - the bound of label sets
                 cells[values] = cells.get(values, 0.0) + number
@@ -211,7 +211,7 @@ class Registry:
             else:
                 yield Reading(instrument, told)
 
-    def _add(self, instrument: I) -> I:
+    def _add(self, instrument: Made) -> Made:
         if instrument.name in self.instruments:
             raise AssertionError(f"{instrument.name} is named twice")
         self.instruments[instrument.name] = instrument

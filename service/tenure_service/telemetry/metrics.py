@@ -41,7 +41,8 @@ _LONG_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 360
 _ITEMS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500)
 _PLACE: Final = {"namespace": None, "queue": None, "name": None}
 
-# Tasks, in the order of their life. Counted by the server that committed the transition.
+# Tasks. In the order of their life, counted by the server that committed the transition. One that is
+# cancelled is counted when it is over, not when it is asked for.
 TASKS_ENQUEUED: Final = _counter("tenure_tasks_enqueued_total", "Tasks stored.")
 TASKS_EXISTING: Final = _counter(
     "tenure_tasks_existing_total", "Items answered with the task that stands under their key."
@@ -95,7 +96,7 @@ TASK_RUN: Final = _histogram(
     labels={"outcome": OUTCOMES},
 )
 
-# Workers.
+# Workers. What this process has to do with them.
 SESSIONS_OPENED: Final = _counter("tenure_sessions_opened_total", "Sessions of workers opened.")
 SESSIONS_RESUMED: Final = _counter(
     "tenure_sessions_resumed_total", "Sessions taken over by a new stream."
@@ -126,7 +127,7 @@ REPORTS: Final = _counter(
     labels={"status": STATUSES},
 )
 
-# Batches.
+# Batches and memory. Single items where a process is idle, hundreds where it is busy.
 BATCH_SECONDS: Final = _histogram(
     "tenure_batch_seconds",
     "How long a batch took to be written or read.",
@@ -153,7 +154,7 @@ PAYLOAD_MEMORY_MAX: Final = _gauge(
     "tenure_payload_memory_max_bytes", "Their bound (--payload-memory-mib).", unit="By"
 )
 
-# Calls.
+# Calls. Of producers and operators, and of workers that poll.
 RPC_SECONDS: Final = _histogram(
     "tenure_rpc_seconds",
     "Unary calls by method and status; waiting calls take as long as they were asked to wait.",
@@ -174,7 +175,7 @@ NOTIFICATIONS_HEARD: Final = _counter(
     "tenure_notifications_heard_total", "Notifications of other servers heard."
 )
 
-# PostgreSQL.
+# PostgreSQL. As this process meets it.
 POOL_CONNECTIONS: Final = _gauge("tenure_pool_connections", "Connections that are open.")
 POOL_USED: Final = _gauge("tenure_pool_used", "Those of them that are in use.")
 POOL_MAX: Final = _gauge("tenure_pool_max", "Their bound (--connections).")
@@ -194,7 +195,7 @@ COMMITS_UNANSWERED: Final = _counter(
     labels={"fate": FATES},
 )
 
-# The server itself.
+# The process.
 READY: Final = _gauge("tenure_ready", "1 if it can do its work, as health checks are told.")
 LOOP_AGE: Final = _gauge(
     "tenure_loop_age_seconds",
@@ -209,8 +210,9 @@ LOOP_FAILURES: Final = _counter(
 )
 BUILD: Final = _gauge("tenure_build_info", "1, with the release.", labels={"version": None})
 
-# The database, asked at a scrape, at most every 15 s, by the first process of a server. Every server
-# tells the same: take `max by`, not `sum by`, over servers.
+# Queues. Asked of the database at a scrape, at most every 15 s, by the first process of a server. Every
+# server tells the same: take `max by (...)`, not `sum by (...)`, over servers. Of more than 500 combinations
+# of labels the last are one, `other`.
 QUEUE_READY: Final = _gauge("tenure_queue_ready", "Tasks that can be handed out.", labels=_PLACE)
 QUEUE_AGE: Final = _gauge(
     "tenure_queue_oldest_seconds",

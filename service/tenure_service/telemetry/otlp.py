@@ -39,16 +39,19 @@ class Push:
         self._registry = registry
         self._resource = Resource.create({"service.name": "tenure-server"})
         self._since = time.time_ns()
+        self._taken = False
 
     def send(self) -> bool:
         """Sends one reading; False if the collector did not take it."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        return self._exporter.export(self.data()) is MetricExportResult.SUCCESS
+        self._taken = self._exporter.export(self.data()) is MetricExportResult.SUCCESS
+        return self._taken
 
     def close(self) -> None:
-        """Sends a last reading, and ends the connection."""
-        self.send()
+        """Ends the connection, after a last reading if the one before was taken."""
+        if self._taken:
+            self.send()
         self._exporter.shutdown()
 
     def data(self) -> MetricsData:
@@ -62,7 +65,9 @@ class Push:
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 
 
-def from_environment(registry: Registry, environment: Mapping[str, str] = os.environ) -> Push | None:
+def from_environment(
+    registry: Registry, environment: Mapping[str, str] = os.environ
+) -> Push | None:
     """Gives who pushes, if an endpoint is set and the exporter is installed."""
     endpoint = next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
     if endpoint is None:

@@ -54,7 +54,8 @@ def _family(reading: Reading) -> Metric:
     if isinstance(instrument, Histogram):
         histogram = HistogramMetricFamily(instrument.name, instrument.description, labels=names)
         for values, cell in points:
-            assert isinstance(cell, Buckets)
+            if not isinstance(cell, Buckets):
+                continue
             bounds = (*instrument.bounds, math.inf)
             histogram.add_metric(
                 values, list(_cumulated(bounds, cell.counts)), sum_value=cell.total
@@ -67,8 +68,8 @@ def _family(reading: Reading) -> Metric:
     else:
         family = GaugeMetricFamily(instrument.name, instrument.description, labels=names)
     for values, number in points:
-        assert isinstance(number, int | float)
-        family.add_metric(values, number)
+        if not isinstance(number, Buckets):
+            family.add_metric(values, number)
     return family
 
 

@@ -1,14 +1,14 @@
 """What operators do: dead letters, queues, definitions, namespaces, and looking around."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tenure_service.engine import limits
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy
 from tenure_service.engine.states import DeadLetterState
 from tenure_service.engine.tokens import TaskKey, task_id_text
-from tenure_service.store import dead_letters, deliveries, registry, rows, sessions
+from tenure_service.store import dead_letters, deliveries, partitions, registry, rows, sessions
 from tenure_service.store.database import Conn, Database
 from tenure_service.telemetry import metrics
 from tenure_service.usecase.catalogue import Catalogue
@@ -148,6 +148,18 @@ def create_namespace(database: Database, catalogue: Catalogue, name: str) -> row
 def list_workers(database: Database, namespace_id: int) -> list[rows.SessionRow]:
     """Lists the workers of a namespace."""
     return database.read(lambda conn: sessions.list_(conn, namespace_id))
+
+
+def queue_depths(
+    database: Database, *, row_count_max: int
+) -> tuple[list[rows.QueueDepthRow], timedelta]:
+    """Counts what stands where, in all namespaces; says how long partitions last, too."""
+
+    def work(conn: Conn) -> tuple[list[rows.QueueDepthRow], timedelta]:
+        depths = registry.queue_depths(conn, row_count_max=row_count_max)
+        return depths, partitions.ahead(conn)
+
+    return database.read(work)
 
 
 def queue_statistics(

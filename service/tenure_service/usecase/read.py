@@ -97,6 +97,11 @@ def results(
     return database.read(lambda conn: tasks.results(conn, wanted))
 
 
+def over(database: Database, wanted: Sequence[TaskKey]) -> list[str]:
+    """Gives the ids of those tasks that are over."""
+    return database.read(lambda conn: tasks.over(conn, wanted))
+
+
 def explain(
     database: Database, catalogue: Catalogue, namespace_id: int, key: TaskKey
 ) -> Explanation:

@@ -147,7 +147,12 @@ def _alerts_only(policy: Policy, kind: TimeoutKind) -> bool:
 
 
 def _tell(task_id: str, kind: TimeoutKind, policy: Policy) -> None:
-    _log.warning("task %s: %s", task_id, failure(kind, policy.limit_ms(kind))["message"])
+    _log.warning(
+        "task %s: %s",
+        task_id,
+        failure(kind, policy.limit_ms(kind))["message"],
+        extra={"task_id": task_id},
+    )
 
 
 def _ending(lease: rows.LeaseRow, at: int, kind: TimeoutKind, policy: Policy) -> end.Ending:
