@@ -23,6 +23,7 @@ def server_config(dsn: str, **settings: object) -> ServerConfig:
     values: dict[str, object] = {
         "database": dsn,
         "listen": "127.0.0.1:0",
+        "http": "",
         "lease_seconds": 6,
         "first_lease_seconds": 3,
         "heartbeat_seconds": 0.5,

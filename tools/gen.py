@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools import default_docs, error_docs
+from tools import default_docs, error_docs, metric_docs
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("tenure") / "v1"
@@ -21,6 +21,7 @@ PACKAGE = Path("tenure") / "v1"
 DOCUMENTS = {
     default_docs.TARGET: default_docs.text,
     error_docs.TARGET: error_docs.text,
+    metric_docs.TARGET: metric_docs.text,
 }
 INIT = '"""Generated from proto/tenure/v1 by `make gen`; do not edit."""\n'
 

@@ -13,6 +13,7 @@ Blocking forms have an awaitable one of the same name with an `a` in front. What
 is listed in `__all__`; every other name may change.
 """
 
+from tenure.access import ApiKey, AuditEvent, NewApiKey, Scope
 from tenure.app import App
 from tenure.async_client import AsyncClient
 from tenure.client import Client
@@ -26,6 +27,7 @@ from tenure.context import (
 )
 from tenure.errors import (
     BlockingCallInLoop,
+    CodecFailed,
     Contention,
     EnqueueManyFailed,
     FieldInvalid,
@@ -47,15 +49,19 @@ from tenure.errors import (
     TaskNotCompleted,
     TaskTimedOut,
     TenureError,
+    TransportMismatch,
     Unauthenticated,
     Unavailable,
     UsageError,
     UsedAfterFork,
     ValueRefused,
     VersionUnsupported,
+    WrongType,
+    WrongValue,
 )
 from tenure.failure import Failure
 from tenure.handle import Handle, aas_completed, as_completed
+from tenure.payload_codec import PayloadCodec
 from tenure.policy import Retry, Timeout, Timeouts
 from tenure.records import (
     DeadLetter,
@@ -80,16 +86,21 @@ from tenure.records import (
     TaskState,
     WorkerInfo,
 )
+from tenure.security import TLS
 from tenure.task import AsyncTask, Enqueueing, SyncTask, Task
 from tenure.worker import Worker
 
 __all__ = [
+    "TLS",
+    "ApiKey",
     "App",
     "AsyncClient",
     "AsyncTask",
+    "AuditEvent",
     "BlockingCallInLoop",
     "CancelRequested",
     "Client",
+    "CodecFailed",
     "Contention",
     "ControlFlow",
     "DeadLetter",
@@ -107,6 +118,7 @@ __all__ = [
     "HandlerRefused",
     "KeyTaken",
     "Namespace",
+    "NewApiKey",
     "NewTask",
     "NoCurrentTask",
     "NonRetryable",
@@ -114,6 +126,7 @@ __all__ = [
     "Overloaded",
     "Page",
     "Payload",
+    "PayloadCodec",
     "PayloadTooLarge",
     "Policy",
     "Queue",
@@ -123,6 +136,7 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "Scope",
     "ScopeMissing",
     "ServerBug",
     "ServiceError",
@@ -143,6 +157,7 @@ __all__ = [
     "TenureError",
     "Timeout",
     "Timeouts",
+    "TransportMismatch",
     "Unauthenticated",
     "Unavailable",
     "UsageError",
@@ -151,6 +166,8 @@ __all__ = [
     "VersionUnsupported",
     "Worker",
     "WorkerInfo",
+    "WrongType",
+    "WrongValue",
     "aas_completed",
     "as_completed",
     "current_task",

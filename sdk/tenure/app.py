@@ -6,14 +6,26 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from tenure import channel, connection, errors
+from tenure import (
+    channel,
+    check,
+    connection,
+    errors,
+    isolation,
+    lifespans,
+    payload_codec,
+    policy,
+)
 from tenure.task import AsyncTask, Declaration, SyncTask, Task
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Coroutine, Mapping
     from typing import Protocol
 
+    from tenure import security
     from tenure.policy import Retry, Seconds, Timeouts
+    from tenure.worker import Worker
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -40,6 +52,12 @@ class App:
         namespace: Default TENURE_NAMESPACE, then `default`.
         api_key: Default TENURE_API_KEY, then none.
         version: Version of the program, shown with its workers.
+        tls: True for TLS with public authorities, the path of a CA file, or `tenure.TLS(...)`;
+            default TENURE_TLS_CA, TENURE_TLS_CLIENT_CERT and TENURE_TLS_CLIENT_KEY, then plain text.
+        codec: Encodes and decodes all payloads of the app; see `tenure.PayloadCodec`.
+
+    Raises:
+        WrongType, WrongValue: an argument that no server could be asked with.
     """
 
     def __init__(
@@ -50,11 +68,16 @@ class App:
         api_key: str | None = None,
         *,
         version: str = "",
+        tls: security.Argument = None,
+        codec: payload_codec.PayloadCodec | None = None,
     ) -> None:
-        if not name:
-            raise errors.UsageError("an app needs a name")
+        check.text(name, "the name of an app")
+        check.text(version, "version", empty=True)
+        channel.check_target(address, namespace, api_key, tls)
         self.name = name
         self.version = version
+        self.codec = payload_codec.from_argument(codec)
+        self._tls = tls
         self._address = address
         self._namespace = namespace
         self._api_key = api_key
@@ -79,7 +102,23 @@ class App:
     @property
     def target(self) -> channel.Target:
         """Which namespace of which server the app speaks to."""
-        return channel.target(self._address, self._namespace, self._api_key)
+        return channel.target(self._address, self._namespace, self._api_key, self._tls)
+
+    def lifespan(
+        self, *, worker: bool | Worker = True, grace: float = 30.0
+    ) -> Callable[[object], contextlib.AbstractAsyncContextManager[None]]:
+        """Returns a lifespan for FastAPI, Starlette and whatever else takes one.
+
+            api = FastAPI(lifespan=app.lifespan())
+
+        A worker starts with the web program and stops with it; signals stay with the web server.
+        It goes on trying while no server answers, so that the web program starts nevertheless.
+
+        Args:
+            worker: True for `Worker(app)`, False for none, or a worker made as you like.
+            grace: Time for handlers at the stop; a web server's own limit may be shorter.
+        """
+        return lifespans.make(self, worker, grace)
 
     # A coroutine function also is a function that returns a coroutine: the first one wins.
     @overload
@@ -98,6 +137,7 @@ class App:
         queue: str = "default",
         retry: Retry | None = None,
         timeout: Seconds | Timeouts | None = None,
+        mode: isolation.Mode | None = None,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -108,10 +148,13 @@ class App:
         queue: str = "default",
         retry: Retry | None = None,
         timeout: Seconds | Timeouts | None = None,
+        mode: isolation.Mode | None = None,
     ) -> Any:
         """Makes a function a task: `@app.task` or `@app.task(queue=..., retry=...)`.
 
-        `def` functions run in threads of a worker, `async def` functions on an event loop of it.
+        `def` functions run in threads of a worker, `async def` functions on an event loop of it;
+        with mode="process" each runs in a process of its own, which is killed if it does not obey
+        a cancellation.
 
         Args:
             function: The function, where the decorator is used without parentheses.
@@ -119,10 +162,19 @@ class App:
             queue: Queue of the task where a call says nothing else.
             retry: Retries that this code declares; an operator or a call may say otherwise.
             timeout: Limit of each attempt from the handler's start, or a set of limits.
+            mode: "thread" or "process"; default what the worker says.
 
         Raises:
             HandlerRefused: the function cannot be a task, or the app has one of this name.
+            WrongType, WrongValue: an option that no server would take.
         """
+        if function is not None and not callable(function):
+            raise check.wrong_type("what app.task makes a task of", "a function", function)
+        if name is not None:
+            check.text(name, "name")
+        check.text(queue, "queue")
+        policy.check_policy(retry, timeout)
+        isolation.check_mode(mode)
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
             own_name = name or getattr(function, "__name__", "")
@@ -132,6 +184,8 @@ class App:
                 raise errors.HandlerRefused(
                     f"the app {self.name!r} has a task {own_name!r} already; pass name=..."
                 )
+            if mode == "process":
+                isolation.check_importable(function, own_name)
             is_async = inspect.iscoroutinefunction(function)
             declaration = Declaration(
                 self,
@@ -140,6 +194,7 @@ class App:
                 queue=queue,
                 retry=retry,
                 timeout=timeout,
+                mode=mode,
                 is_async=is_async,
             )
             kind = AsyncTask if is_async else SyncTask

@@ -6,24 +6,44 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
-from tenure import awaiter, channel, connection, errors, methods, policy, reading, records, status
+from tenure import (
+    access,
+    awaiter,
+    channel,
+    connection,
+    errors,
+    methods,
+    payload_codec,
+    policy,
+    reading,
+    records,
+    status,
+    tracing,
+)
 from tenure.io_thread import io_thread
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import registry_service_pb2 as registry
 from tenure.v1 import task_service_pb2 as tasks
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Coroutine, Iterable, Sequence
 
+    from tenure import security
     from tenure.methods import Method
 
 T = TypeVar("T")
+Record = TypeVar("Record", records.TaskSnapshot, records.TaskOutcome, records.DeadLetter)
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+
+_log = logging.getLogger("tenure.client")
 
 # The longest wait of one AwaitTasks call; longer ones are several calls.
 WAIT_SECONDS_MAX = 60.0
@@ -38,6 +58,9 @@ class AsyncClient:
         address: `host:port`; default TENURE_ADDRESS, then 127.0.0.1:7711.
         namespace: Default TENURE_NAMESPACE, then `default`.
         api_key: Default TENURE_API_KEY, then none.
+        tls: True, the path of a CA file, or `tenure.TLS(...)`; default TENURE_TLS_CA,
+            TENURE_TLS_CLIENT_CERT and TENURE_TLS_CLIENT_KEY, then plain text.
+        codec: Encodes and decodes all payloads but those given as `Payload`.
 
     Every method raises `ServiceError`s: the class says the reason, `Unavailable` that the server
     did not answer within 30 s.
@@ -48,8 +71,12 @@ class AsyncClient:
         address: str | None = None,
         namespace: str | None = None,
         api_key: str | None = None,
+        *,
+        tls: security.Argument = None,
+        codec: payload_codec.PayloadCodec | None = None,
     ) -> None:
-        self.target = channel.target(address, namespace, api_key)
+        self.target = channel.target(address, namespace, api_key, tls)
+        self._codec = payload_codec.from_argument(codec)
 
     async def enqueue(self, new_task: records.NewTask) -> records.EnqueuedTask:
         """Enqueues one task by name; concurrent calls share commits.
@@ -58,16 +85,22 @@ class AsyncClient:
             KeyTaken: another name or input stands under the key.
             ValueRefused: JSON cannot carry an argument.
         """
-        task = reading.new_task(new_task)
-        stored = await self._on_loop(connection.connect(self.target).enqueuer.enqueue(task))
+        with tracing.enqueueing(new_task.name, new_task.queue) as span:
+            (task,) = await self._written([new_task])
+            stored = await self._on_loop(connection.connect(self.target).enqueuer.enqueue(task))
+            tracing.enqueued(span, stored.task_id)
         return records.EnqueuedTask(id=stored.task_id, existing=stored.existing)
 
     async def enqueue_many(
         self, new_tasks: Sequence[records.NewTask]
     ) -> list[records.EnqueuedTask | errors.ServiceError]:
         """Enqueues 1 to 1,000 tasks in one call and answers each, in order."""
-        batch = [reading.new_task(each) for each in new_tasks]
-        answers = await self._on_loop(connection.connect(self.target).enqueuer.enqueue_batch(batch))
+        name, queue = (new_tasks[0].name, new_tasks[0].queue) if new_tasks else ("", "")
+        with tracing.enqueueing(name, queue, len(new_tasks)):
+            batch = await self._written(new_tasks)
+            answers = await self._on_loop(
+                connection.connect(self.target).enqueuer.enqueue_batch(batch)
+            )
         return [
             answer
             if isinstance(answer, errors.ServiceError)
@@ -84,7 +117,7 @@ class AsyncClient:
         request = tasks.GetTaskRequest(task_id=task_id, include_payloads=payloads)
         response = await self._call(methods.GET_TASK, request)
         return records.TaskDetails(
-            task=reading.task(response.task),
+            task=await self._plain(reading.task(response.task)),
             deliveries=[reading.delivery(each) for each in response.deliveries],
         )
 
@@ -104,7 +137,7 @@ class AsyncClient:
         return {
             task_id: outcome
             if isinstance(outcome, errors.ServiceError)
-            else reading.outcome(outcome)
+            else await self._plain(reading.outcome(outcome))
             for task_id, outcome in outcomes.items()
         }
 
@@ -150,7 +183,8 @@ class AsyncClient:
         )
         response = await self._call(methods.LIST_TASKS, request)
         return records.Page(
-            [reading.task(each) for each in response.tasks], response.next_page_token
+            [await self._plain(reading.task(each)) for each in response.tasks],
+            response.next_page_token,
         )
 
     async def explain_task(self, task_id: str) -> records.TaskExplanation:
@@ -240,7 +274,7 @@ class AsyncClient:
         )
         response = await self._call(methods.LIST_DEAD_LETTERS, request)
         return records.Page(
-            [reading.dead_letter(each) for each in response.dead_letters],
+            [await self._plain(reading.dead_letter(each)) for each in response.dead_letters],
             response.next_page_token,
         )
 
@@ -267,6 +301,85 @@ class AsyncClient:
         request = admin.DiscardDeadLettersRequest(task_ids=task_ids)
         response = await self._call(methods.DISCARD_DEAD_LETTERS, request)
         return _dead_letter_answers(response.results)
+
+    async def create_api_key(
+        self,
+        name: str,
+        scopes: Iterable[access.Scope | str],
+        *,
+        queues: Iterable[str] = (),
+        every_namespace: bool = False,
+        lifetime: datetime.timedelta | None = None,
+    ) -> access.NewApiKey:
+        """Makes a key for this client's namespace, or every one; no `queues`: all queues.
+
+        It may do no more than the key that this client sends.
+        """
+        request = admin.CreateApiKeyRequest(
+            name=name,
+            scopes=access.scope_numbers(scopes),
+            queue_globs=queues,
+            every_namespace=every_namespace,
+        )
+        if lifetime is not None:
+            request.lifetime.FromTimedelta(lifetime)
+        response = await self._call(methods.CREATE_API_KEY, request)
+        return access.NewApiKey(key=access.api_key(response.key), secret=response.secret)
+
+    async def list_api_keys(self, *, include_ended: bool = False) -> list[access.ApiKey]:
+        """Lists the keys that are for this client's namespace, oldest first."""
+        request = admin.ListApiKeysRequest(include_ended=include_ended)
+        response = await self._call(methods.LIST_API_KEYS, request)
+        return [access.api_key(each) for each in response.keys]
+
+    async def revoke_api_key(self, key_id: str) -> access.ApiKey:
+        """Ends a key: calls are refused within 5 s, open streams end within 10 s."""
+        response = await self._call(
+            methods.REVOKE_API_KEY, admin.RevokeApiKeyRequest(key_id=key_id)
+        )
+        return access.api_key(response.key)
+
+    async def list_audit_events(
+        self, *, page_size: int = 0, page_token: str = ""
+    ) -> records.Page[access.AuditEvent]:
+        """Lists what operators did, newest first."""
+        request = admin.ListAuditEventsRequest(page_size=page_size, page_token=page_token)
+        response = await self._call(methods.LIST_AUDIT_EVENTS, request)
+        return records.Page(
+            [access.audit_event(each) for each in response.events], response.next_page_token
+        )
+
+    async def _written(self, new_tasks: Sequence[records.NewTask]) -> list[tasks.NewTask]:
+        if self._codec is None:
+            written = [reading.new_task(each) for each in new_tasks]
+        else:
+            # The program's code, which may block, and this may be the I/O loop.
+            written = await asyncio.to_thread(
+                lambda: [reading.new_task(each, self._codec) for each in new_tasks]
+            )
+        own = tracing.traceparent()
+        for task in written if own else ():
+            # What the program says of the task goes before what runs around the call.
+            task.traceparent = task.traceparent or own
+        return written
+
+    async def _plain(self, record: Record) -> Record:
+        """Decodes the payloads of a record; what cannot be decoded stays as it travelled."""
+        hook = self._codec
+        if hook is None:
+            return record
+        changes: dict[str, Any] = {}
+        for field in ("input", "output"):
+            payload = getattr(record, field, None)
+            if payload is not None:
+                where = f"{field} of a task"
+                try:
+                    changes[field] = await asyncio.to_thread(
+                        payload_codec.decode, payload, where, hook
+                    )
+                except errors.CodecFailed as exc:
+                    _log.warning("%s; it is given as it travelled", exc)
+        return dataclasses.replace(record, **changes)
 
     async def _call(self, method: Method[Request, Response], request: Request) -> Response:
         return await self._on_loop(connection.connect(self.target).call(method, request))

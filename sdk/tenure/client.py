@@ -12,9 +12,10 @@ from tenure.async_client import AsyncClient
 from tenure.io_thread import io_thread, refuse_in_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    import datetime
+    from collections.abc import Coroutine, Iterable, Sequence
 
-    from tenure import errors, policy, records
+    from tenure import access, errors, payload_codec, policy, records, security
     from tenure.channel import Target
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ class Client:
         address: `host:port`; default TENURE_ADDRESS, then 127.0.0.1:7711.
         namespace: Default TENURE_NAMESPACE, then `default`.
         api_key: Default TENURE_API_KEY, then none.
+        tls: True, the path of a CA file, or `tenure.TLS(...)`; default TENURE_TLS_CA,
+            TENURE_TLS_CLIENT_CERT and TENURE_TLS_CLIENT_KEY, then plain text.
+        codec: Encodes and decodes all payloads but those given as `Payload`.
 
     Every method raises `BlockingCallInLoop` inside a running event loop, and `ServiceError`s.
     """
@@ -36,8 +40,11 @@ class Client:
         address: str | None = None,
         namespace: str | None = None,
         api_key: str | None = None,
+        *,
+        tls: security.Argument = None,
+        codec: payload_codec.PayloadCodec | None = None,
     ) -> None:
-        self._async = AsyncClient(address, namespace, api_key)
+        self._async = AsyncClient(address, namespace, api_key, tls=tls, codec=codec)
 
     @property
     def target(self) -> Target:
@@ -168,6 +175,44 @@ class Client:
     ) -> list[records.DeadLetterState | errors.ServiceError]:
         """Marks 1 to 1,000 dead letters as dealt with; the tasks stay DEAD and readable."""
         return _run("discard_dead_letters", self._async.discard_dead_letters(task_ids))
+
+    def create_api_key(
+        self,
+        name: str,
+        scopes: Iterable[access.Scope | str],
+        *,
+        queues: Iterable[str] = (),
+        every_namespace: bool = False,
+        lifetime: datetime.timedelta | None = None,
+    ) -> access.NewApiKey:
+        """Makes a key for this client's namespace, or every one; no `queues`: all queues."""
+        return _run(
+            "create_api_key",
+            self._async.create_api_key(
+                name,
+                scopes,
+                queues=queues,
+                every_namespace=every_namespace,
+                lifetime=lifetime,
+            ),
+        )
+
+    def list_api_keys(self, *, include_ended: bool = False) -> list[access.ApiKey]:
+        """Lists the keys that are for this client's namespace, oldest first."""
+        return _run("list_api_keys", self._async.list_api_keys(include_ended=include_ended))
+
+    def revoke_api_key(self, key_id: str) -> access.ApiKey:
+        """Ends a key: calls are refused within 5 s, open streams end within 10 s."""
+        return _run("revoke_api_key", self._async.revoke_api_key(key_id))
+
+    def list_audit_events(
+        self, *, page_size: int = 0, page_token: str = ""
+    ) -> records.Page[access.AuditEvent]:
+        """Lists what operators did, newest first."""
+        return _run(
+            "list_audit_events",
+            self._async.list_audit_events(page_size=page_size, page_token=page_token),
+        )
 
 
 def _run(name: str, coroutine: Coroutine[Any, Any, T]) -> T:

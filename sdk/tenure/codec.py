@@ -33,6 +33,10 @@ PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
 # pydantic writes `warnings="error"` problems with this heading above what matters.
 _WARNING_HEADING = "Pydantic serializer warnings:\n  "
 
+# A list of 10,000 wrong items is refused in one line, too.
+_PROBLEM_COUNT_MAX = 5
+_PROBLEM_CHARS_MAX = 1_000
+
 _CONFIG = pydantic.ConfigDict(
     ser_json_bytes="base64",
     val_json_bytes="base64",
@@ -70,12 +74,16 @@ class ValueCodec(Generic[T]):
         if value is None and self._takes_none:
             return b"null"
         try:
+            if value is None:
+                # pydantic writes None for any type without a word; its validators know better.
+                self._adapter.validator.validate_python((None,))
             if type(value) is self._plain_type:
                 return _encode_json(value).encode()
             (plain,) = self._adapter.serializer.to_python((value,), mode="json", warnings="error")
             return _encode_json(plain).encode()
         except Exception as exc:
-            raise errors.ValueRefused(self._where, _problem(exc)) from exc
+            skip = int(isinstance(exc, pydantic.ValidationError))
+            raise errors.ValueRefused(self._where, _problem(exc, skip=skip)) from exc
 
     def decode(self, data: bytes) -> T:
         """Reads the value; empty data reads as null.
@@ -85,8 +93,9 @@ class ValueCodec(Generic[T]):
         """
         try:
             (value,) = self._adapter.validator.validate_json(b"[" + (data or b"null") + b"]")
-        except Exception as exc:
-            raise errors.ValueRefused(self._where, _problem(exc, skip=1)) from exc
+        except Exception as exc:  # noqa: BLE001 - whatever a validator of the program raises
+            # pydantic's own text repeats the input, which may be long or secret.
+            raise errors.ValueRefused(self._where, _problem(exc, skip=1)) from None
         return cast("T", value)
 
 
@@ -101,6 +110,8 @@ class ArgumentsCodec:
 
     def __init__(self, fields: Mapping[str, Any], required: set[str], task_name: str) -> None:
         self._fields = dict(fields)
+        # By parameter, as far as it was asked: whether None is a value of its type.
+        self._nullable: dict[str, bool] = {}
         self._task_name = task_name
         shape = cast("Any", typing_extensions.TypedDict)(
             "Arguments",
@@ -132,6 +143,9 @@ class ArgumentsCodec:
         """
         if not arguments:
             return b"{}"
+        for name, value in arguments.items():
+            if value is None and not self._takes_none(name):
+                self._name_culprit(arguments)
         try:
             (plain,) = self._adapter.serializer.to_python(
                 (arguments,), mode="json", warnings="error"
@@ -154,11 +168,23 @@ class ArgumentsCodec:
             return {}
         try:
             (arguments,) = self._adapter.validator.validate_json(b"[" + (data or b"{}") + b"]")
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever a validator of the program raises
             raise errors.ValueRefused(
                 f"arguments of task {self._task_name!r}", _problem(exc, skip=1)
-            ) from exc
+            ) from None
         return cast("dict[str, Any]", arguments)
+
+    def _takes_none(self, name: str) -> bool:
+        known = self._nullable.get(name)
+        if known is None:
+            try:
+                value: ValueCodec[Any] = ValueCodec(self._fields.get(name, Any), name)
+                value.encode(None)
+                known = True
+            except errors.ValueRefused:
+                known = False
+            self._nullable[name] = known
+        return known
 
     def _name_culprit(self, arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items():
@@ -195,7 +221,11 @@ def json_data(message: payload_pb2.Payload, where: str) -> bytes:
         ValueRefused: the payload has another encoding.
     """
     if message.encoding not in {"", ENCODING}:
-        raise errors.ValueRefused(where, f"the encoding {message.encoding!r} is not {ENCODING!r}")
+        raise errors.ValueRefused(
+            where,
+            f"the encoding {message.encoding!r} is not {ENCODING!r}; give the app or client the"
+            " codec that wrote it, with codec=...",
+        )
     return message.data
 
 
@@ -214,10 +244,14 @@ def _adapter(annotation: Any, where: str) -> pydantic.TypeAdapter[Any]:
 def _problem(exc: Exception, *, skip: int = 0) -> str:
     """Says in one line what is wrong; `skip` levels of the path are our own wrapping."""
     if isinstance(exc, pydantic.ValidationError):
-        return "; ".join(
+        lines = exc.errors(include_url=False, include_context=False, include_input=False)
+        text = "; ".join(
             f"{'.'.join(str(part) for part in line['loc'][skip:]) or 'value'}: {line['msg']}"
-            for line in exc.errors(include_url=False, include_context=False, include_input=False)
+            for line in lines[:_PROBLEM_COUNT_MAX]
         )
+        left_off = len(lines) - _PROBLEM_COUNT_MAX
+        clipped = text if len(text) <= _PROBLEM_CHARS_MAX else f"{text[:_PROBLEM_CHARS_MAX]}…"
+        return f"{clipped}; and {left_off:,} more" if left_off > 0 else clipped
     if isinstance(exc, UnicodeEncodeError) or "surrogates not allowed" in str(exc):
         return "text with a lone surrogate has no UTF-8 form; clean or encode it first"
     if isinstance(exc, UnicodeDecodeError):

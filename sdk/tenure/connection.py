@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from tenure import errors, status
+from tenure import diagnosis, errors, status
 from tenure.awaiter import Awaiter
 from tenure.enqueuer import Enqueuer
 from tenure.io_thread import io_thread
@@ -41,6 +41,8 @@ PAUSE_SECONDS_FIRST = 0.05
 PAUSE_SECONDS_MAX = 3.0
 # Failures in a row after which the channel is replaced.
 FAILURES_BEFORE_NEW_CHANNEL = 3
+# Statuses that no Tenure server answers without a reason.
+_FOREIGN = frozenset({"UNIMPLEMENTED", "UNKNOWN", "INTERNAL", "NOT_FOUND", "FAILED_PRECONDITION"})
 START_HINT = "start a server with `tenure dev`, or set TENURE_ADDRESS"
 
 
@@ -77,18 +79,22 @@ class Connection:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + total_seconds + extra_seconds
         pause = PAUSE_SECONDS_FIRST
-        warned = False
+        looked = False
         while True:
             left = give_up_at - loop.time()
             try:
                 return await self._try(method, request, min(left, TRY_SECONDS + extra_seconds))
             except errors.ServiceError as error:
+                unreachable = error.status == "UNAVAILABLE" and not error.reason
+                if unreachable and not looked:
+                    # Before anything is repeated: no time cures these.
+                    looked = True
+                    if (cause := await diagnosis.mismatch(self.target)) is not None:
+                        raise _mismatch(cause, self.target.address) from error
+                    _log.warning("%s Trying for %.0f s.", error, total_seconds)
                 wait = max(pause * _jitter.uniform(0.5, 1.0), error.retry_after or 0.0)
                 if not _may_retry(error) or loop.time() + wait >= give_up_at:
                     raise
-                if not warned and isinstance(error, errors.Unavailable) and not error.reason:
-                    warned = True
-                    _log.warning("%s Trying for %.0f s.", error, total_seconds)
             await asyncio.sleep(wait)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
@@ -146,9 +152,11 @@ class Connection:
 
     def _explained(self, error: errors.ServiceError) -> errors.ServiceError:
         """Adds the address, and the way out, to an error that no Tenure server sent."""
-        if not isinstance(error, errors.Unavailable):
-            return error
         address = self.target.address
+        if not isinstance(error, errors.Unavailable):
+            if not error.reason and error.status in _FOREIGN:
+                error.args = (f"{error}; {foreign_hint(address)}",)
+            return error
         if error.status == "DEADLINE_EXCEEDED":
             text = f"The server at {address} did not answer in time."
         elif error.reason:
@@ -166,7 +174,20 @@ class Connection:
         return explained
 
 
+def foreign_hint(address: str) -> str:
+    """Says what an answer without a reason means."""
+    return f"what answers at {address} is no Tenure server of this version, or a proxy before it"
+
+
+def _mismatch(cause: str, address: str) -> errors.TransportMismatch:
+    error = errors.TransportMismatch(cause, status="UNAVAILABLE")
+    error.address = address
+    return error
+
+
 def _may_retry(error: errors.ServiceError) -> bool:
+    if isinstance(error, errors.TransportMismatch):
+        return False
     if isinstance(error, errors.Unavailable | errors.Contention):
         return True
     return isinstance(error, errors.Overloaded) and error.retry_after is not None

@@ -18,12 +18,12 @@ import datetime
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tenure import codec, errors, policy
+from tenure import check, codec, errors, payload_codec, policy
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from tenure.v1 import worker_pb2
+    from tenure.v1 import payload_pb2, worker_pb2
 
 # The server's limit for the details of a heartbeat or a reschedule.
 DETAILS_BYTES_MAX = 64 * 1024
@@ -42,7 +42,7 @@ class RetryAfter(ControlFlow):
     """
 
     def __init__(self, seconds: policy.Seconds, message: str = "") -> None:
-        self.delay = policy.duration(seconds, "seconds")
+        self.delay = policy.duration(seconds, "RetryAfter: seconds", check.RETRY_SECONDS_MAX)
         super().__init__(message or f"the handler asked to be tried again after {seconds} s")
 
 
@@ -55,7 +55,7 @@ class Reschedule(ControlFlow):
     """
 
     def __init__(self, seconds: policy.Seconds, details: Any = None) -> None:
-        self.delay = policy.duration(seconds, "seconds")
+        self.delay = policy.duration(seconds, "Reschedule: seconds", check.RETRY_SECONDS_MAX)
         self.details = details
         super().__init__(f"the handler asked to run again after {seconds} s")
 
@@ -81,9 +81,26 @@ class Source(Protocol):
         """Returns seconds until the attempt's limit, negative once past it; None: no limit."""
         raise NotImplementedError
 
-    def progress(self, data: bytes) -> None:
-        """Takes details for the next heartbeat of the worker."""
+    def details(self) -> bytes:
+        """Returns the JSON that an earlier hand-out left; empty: none."""
         raise NotImplementedError
+
+    def progress(self, data: bytes) -> None:
+        """Takes details, as JSON, for the next heartbeat of the worker."""
+        raise NotImplementedError
+
+
+def details_payload(data: bytes, hook: payload_codec.PayloadCodec | None) -> payload_pb2.Payload:
+    """Returns details as they travel.
+
+    Raises:
+        ValueRefused: what travels would be longer than 64 KiB.
+        CodecFailed: the app's codec could not encode them.
+    """
+    payload = payload_codec.write(data, "details", hook)
+    if len(payload.data) > DETAILS_BYTES_MAX:
+        raise errors.ValueRefused("details", f"{len(payload.data):,} bytes are more than 64 KiB")
+    return payload
 
 
 class TaskInfo:
@@ -152,7 +169,7 @@ class TaskInfo:
     @property
     def details(self) -> Any:
         """JSON value of the latest `Reschedule` or heartbeat of an earlier hand-out, or None."""
-        data = self._source.assignment.details.data
+        data = self._source.details()
         return codec.any_json.decode(data) if data else None
 
     @property
@@ -177,11 +194,9 @@ class TaskInfo:
         Raises:
             CancelRequested: in a `def` handler, if the task is to be cancelled.
             ValueRefused: the details are no JSON value or too large.
+            CodecFailed: the app's codec could not encode them.
         """
-        data = codec.any_json.encode(details)
-        if len(data) > DETAILS_BYTES_MAX:
-            raise errors.ValueRefused("details", f"{len(data):,} bytes are more than 64 KiB")
-        self._source.progress(data)
+        self._source.progress(codec.any_json.encode(details))
         if self._raises and self._source.cancel_reason is not None:
             raise CancelRequested(self._source.cancel_reason or "the task is to be cancelled")
 

@@ -3,13 +3,17 @@
     Exception
     +-- TenureError
     |   +-- UsageError                the program is wrong; raised before anything is sent
+    |   |   +-- WrongType             an argument of a type that is not taken; also a TypeError
+    |   |   +-- WrongValue            an argument out of its bounds; also a ValueError
     |   |   +-- HandlerRefused        a function that cannot be a task, or a name taken twice
     |   |   +-- ValueRefused          a value that does not fit its annotation or JSON
+    |   |   +-- CodecFailed           the program's codec raised, or gave no payload
     |   |   +-- BlockingCallInLoop    a blocking form inside a running event loop
     |   |   +-- UsedAfterFork         a connection of the parent process
     |   |   +-- NoCurrentTask         `current_task()` outside a handler
     |   +-- ServiceError              a call was refused; decided on `reason`, never on text
     |   |   +-- Unavailable           no answer: no server, its database is away, it stops
+    |   |   |   +-- TransportMismatch TLS against plain text, a foreign certificate, no gRPC
     |   |   +-- Overloaded            the server cannot take more now, or a quota is used up
     |   |   +-- Contention            transactions stood in each other's way
     |   |   +-- FieldInvalid          `fields` names each one
@@ -52,6 +56,14 @@ class UsageError(TenureError):
     """The program uses this package wrongly; nothing was sent."""
 
 
+class WrongType(UsageError, TypeError):
+    """An argument is of a type that is not taken; the text names both."""
+
+
+class WrongValue(UsageError, ValueError):
+    """An argument is out of its bounds; the text says what is taken and what was given."""
+
+
 class HandlerRefused(UsageError, TypeError):
     """A function cannot be a task, or its name is taken."""
 
@@ -67,6 +79,10 @@ class ValueRefused(UsageError, ValueError):
         super().__init__(f"{where}: {problem}")
         self.where = where
         self.problem = problem
+
+
+class CodecFailed(UsageError):
+    """The program's `codec` raised, or returned something else than a payload."""
 
 
 class BlockingCallInLoop(UsageError, RuntimeError):
@@ -121,6 +137,13 @@ class Unavailable(ServiceError):
     """
 
     address = ""
+
+
+class TransportMismatch(Unavailable):
+    """Something answers at the address that cannot be spoken to like this; trying again is vain.
+
+    TLS against plain text, a certificate that is not trusted, a protocol that is not gRPC.
+    """
 
 
 class Overloaded(ServiceError):

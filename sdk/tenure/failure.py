@@ -109,6 +109,16 @@ def from_exception(exc: BaseException, *, non_retryable: bool = False) -> payloa
     return top
 
 
+def is_clipped(message: payload_pb2.Failure) -> bool:
+    """Returns True if a text of the failure, or of a cause, was too long."""
+    while True:
+        if CLIPPED in message.message or CLIPPED in message.stack:
+            return True
+        if not message.HasField("cause"):
+            return False
+        message = message.cause
+
+
 def clip(text: str, char_count_max: int) -> str:
     """Cuts the end of a text that is too long and marks the cut; makes the text valid UTF-8."""
     if not text.isascii():

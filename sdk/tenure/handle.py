@@ -12,7 +12,7 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenure import awaiter, codec, errors, failure, methods, policy, reading, records, status
+from tenure import awaiter, check, errors, failure, methods, policy, reading, records, status
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import task_pb2
 from tenure.v1 import task_service_pb2 as tasks
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from tenure.connection import Connection
+    from tenure.v1 import payload_pb2
 
 R = TypeVar("R")
 
@@ -34,7 +35,7 @@ class Handle(Generic[R]):
         self,
         connection: Connection,
         task_id: str,
-        decode: Callable[[bytes], R],
+        decode: Callable[[payload_pb2.Payload, str], R],
         *,
         existing: bool = False,
     ) -> None:
@@ -70,10 +71,12 @@ class Handle(Generic[R]):
             Unavailable: the server did not answer for 30 s.
         """
         refuse_in_loop("result", "aresult")
+        check.wait(timeout)
         return self._read(io_thread.run(self._wait(timeout)))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Awaitable form of `result`; `await handle` is the same without a timeout."""
+        check.wait(timeout)
         return self._read(await io_thread.arun(self._wait(timeout)))
 
     def wait(self, timeout: float | None = None) -> records.TaskState:
@@ -83,10 +86,12 @@ class Handle(Generic[R]):
             ResultTimeout: it is not over within `timeout` seconds.
         """
         refuse_in_loop("wait", "await_")
+        check.wait(timeout)
         return self._state(io_thread.run(self._wait(timeout)))
 
     async def await_(self, timeout: float | None = None) -> records.TaskState:
         """Awaitable form of `wait`; the underscore because `await` is a keyword."""
+        check.wait(timeout)
         return self._state(await io_thread.arun(self._wait(timeout)))
 
     def state(self) -> records.TaskState:
@@ -150,7 +155,7 @@ class Handle(Generic[R]):
         result = _known(outcome)
         if result.state == task_pb2.TASK_STATE_COMPLETED:
             where = f"result of task {self._id}"
-            return self._decode(codec.json_data(result.output, where))
+            return self._decode(result.output, where)
         cause = failure.from_proto(result.failure) if result.HasField("failure") else None
         if result.state == task_pb2.TASK_STATE_CANCELLED:
             raise errors.TaskCancelled(
@@ -190,6 +195,7 @@ def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> 
         ResultTimeout: some are not over within `timeout`.
     """
     refuse_in_loop("as_completed", "aas_completed")
+    check.wait(timeout)
     return _as_completed(list(handles), timeout)
 
 
@@ -213,6 +219,7 @@ async def aas_completed(
     handles: Iterable[Handle[R]], timeout: float | None = None
 ) -> AsyncIterator[Handle[R]]:
     """Awaitable form of `as_completed`: `async for handle in tenure.aas_completed(handles)`."""
+    check.wait(timeout)
     every = list(handles)
     loop = asyncio.get_running_loop()
     give_up_at = None if timeout is None else loop.time() + timeout

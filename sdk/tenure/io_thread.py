@@ -82,6 +82,10 @@ class IoThread:
         """Has `closer` awaited on the loop when the interpreter exits."""
         self._closers.append(closer)
 
+    def forked(self) -> None:
+        """Makes the first use in a forked child answer: another thread may have held the lock."""
+        self._lock = threading.Lock()
+
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is not None:
@@ -136,6 +140,8 @@ class IoThread:
 
 
 io_thread = IoThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=io_thread.forked)
 
 
 def refuse_in_loop(blocking: str, awaitable: str) -> None:

@@ -86,3 +86,15 @@ REPLAY_DEAD_LETTERS: Method[admin.ReplayDeadLettersRequest, admin.ReplayDeadLett
 DISCARD_DEAD_LETTERS: Method[admin.DiscardDeadLettersRequest, admin.DiscardDeadLettersResponse] = (
     Method(f"{_A}DiscardDeadLetters", admin.DiscardDeadLettersResponse.FromString)
 )
+CREATE_API_KEY: Method[admin.CreateApiKeyRequest, admin.CreateApiKeyResponse] = Method(
+    f"{_A}CreateApiKey", admin.CreateApiKeyResponse.FromString
+)
+LIST_API_KEYS: Method[admin.ListApiKeysRequest, admin.ListApiKeysResponse] = Method(
+    f"{_A}ListApiKeys", admin.ListApiKeysResponse.FromString
+)
+REVOKE_API_KEY: Method[admin.RevokeApiKeyRequest, admin.RevokeApiKeyResponse] = Method(
+    f"{_A}RevokeApiKey", admin.RevokeApiKeyResponse.FromString
+)
+LIST_AUDIT_EVENTS: Method[admin.ListAuditEventsRequest, admin.ListAuditEventsResponse] = Method(
+    f"{_A}ListAuditEvents", admin.ListAuditEventsResponse.FromString
+)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from google.protobuf import duration_pb2
 
-from tenure import errors
+from tenure import check
 from tenure.v1 import policy_pb2
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ _ACTIONS: dict[str, policy_pb2.TimeoutAction.ValueType] = {
     "alert": policy_pb2.TIMEOUT_ACTION_ALERT_ONLY,
 }
 _ACTION_NAMES = {value: name for name, value in _ACTIONS.items()}
+_LIMITS = ("schedule_to_start", "start_to_close", "heartbeat", "total")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,12 +62,18 @@ class Retry:
     unless: Iterable[type[BaseException] | str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unless", tuple(self.unless))
-        _check(self.max_attempts, "max_attempts", 1, 1_000)
-        _check(self.multiplier, "multiplier", 1, 100)
-        _check(self.jitter, "jitter", 0, 1)
-        if self.backoff is not None and self.backoff not in _BACKOFFS:
-            raise errors.UsageError(f"backoff is one of {', '.join(_BACKOFFS)}: {self.backoff!r}")
+        object.__setattr__(self, "unless", _unless(self.unless))
+        if self.max_attempts is not None:
+            check.whole(self.max_attempts, "Retry: max_attempts", 1, 1_000)
+        for name in ("initial_delay", "max_delay"):
+            if getattr(self, name) is not None:
+                check.seconds(getattr(self, name), f"Retry: {name}", check.RETRY_SECONDS_MAX)
+        if self.multiplier is not None:
+            check.number(self.multiplier, "Retry: multiplier", 1, 100)
+        if self.jitter is not None:
+            check.number(self.jitter, "Retry: jitter", 0, 1)
+        if self.backoff is not None:
+            check.choice(self.backoff, "Retry: backoff", _BACKOFFS)
 
     @property
     def unless_classes(self) -> tuple[type[BaseException], ...]:
@@ -109,6 +115,10 @@ class Timeout:
     after: Seconds
     then: TimeoutAction = "retry"
 
+    def __post_init__(self) -> None:
+        check.seconds(self.after, "Timeout: after", above_zero=True)
+        check.choice(self.then, "Timeout: then", _ACTIONS)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -126,25 +136,39 @@ class Timeouts:
     heartbeat: Seconds | Timeout | None = None
     total: Seconds | Timeout | None = None
 
+    def __post_init__(self) -> None:
+        for name in _LIMITS:
+            limit = getattr(self, name)
+            if limit is not None and not isinstance(limit, Timeout):
+                check.seconds(limit, f"Timeouts: {name}", above_zero=True)
+
     def to_proto(self) -> policy_pb2.TimeoutPolicy:
         """Returns the message; what is None stays unset."""
         message = policy_pb2.TimeoutPolicy()
-        for name in ("schedule_to_start", "start_to_close", "heartbeat", "total"):
+        for name in _LIMITS:
             limit = getattr(self, name)
             if limit is None:
                 continue
             if not isinstance(limit, Timeout):
                 limit = Timeout(limit, "time_out" if name == "total" else "retry")
-            after = duration(limit.after, name)
-            if after.seconds == 0 and after.nanos == 0:
-                raise errors.UsageError(f"{name} is above 0")
-            if limit.then not in _ACTIONS:
-                raise errors.UsageError(
-                    f"{name}: then is one of {', '.join(_ACTIONS)}, not {limit.then!r}"
-                )
-            getattr(message, name).after.CopyFrom(after)
+            getattr(message, name).after.CopyFrom(duration(limit.after, name))
             getattr(message, name).action = _ACTIONS[limit.then]
         return message
+
+
+def check_policy(retry: object, timeout: object) -> None:
+    """Checks what `retry=` and `timeout=` were given, before anything is made of it.
+
+    Raises:
+        WrongType: no Retry; no time or Timeouts.
+        WrongValue: a time of 0 or less, or of more than 10 years.
+    """
+    if retry is not None:
+        check.kind(retry, "retry", Retry, "Retry(3)")
+    if timeout is not None and not isinstance(timeout, Timeouts):
+        if isinstance(timeout, Timeout):
+            raise check.wrong_type("timeout", "a time or Timeouts(start_to_close=...)", timeout)
+        check.seconds(timeout, "timeout", above_zero=True)
 
 
 def to_proto(
@@ -196,15 +220,14 @@ def timeouts_from_proto(message: policy_pb2.TimeoutPolicy) -> Timeouts:
     )
 
 
-def duration(value: Seconds, name: str) -> duration_pb2.Duration:
+def duration(value: Seconds, name: str, high: float = check.SECONDS_MAX) -> duration_pb2.Duration:
     """Returns seconds or a timedelta as a message.
 
     Raises:
-        UsageError: the value is negative, not finite, or longer than 10 years.
+        WrongType: neither a number nor a timedelta.
+        WrongValue: negative, not finite, or longer than `high` seconds.
     """
-    seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
-    if not math.isfinite(seconds) or not 0 <= seconds <= 3_650 * 86_400:
-        raise errors.UsageError(f"{name} is 0 s to 3,650 days: {value!r}")
+    seconds = check.seconds(value, name, high)
     whole = int(seconds)
     nanos = round((seconds - whole) * 1e9)
     if nanos == 1_000_000_000:
@@ -216,6 +239,13 @@ def _seconds(message: duration_pb2.Duration) -> float:
     return message.seconds + message.nanos / 1e9
 
 
-def _check(value: float | None, name: str, low: float, high: float) -> None:
-    if value is not None and not low <= value <= high:
-        raise errors.UsageError(f"{name} is {low} to {high:,}: {value!r}")
+def _unless(entries: object) -> tuple[type[BaseException] | str, ...]:
+    expected = "a list of exception classes and names of failure types"
+    if isinstance(entries, str | type) or not hasattr(entries, "__iter__"):
+        raise check.wrong_type("Retry: unless", f"{expected}, such as [ValueError]", entries)
+    found = tuple(cast("Iterable[type[BaseException] | str]", entries))
+    for entry in found:
+        named = isinstance(entry, str) and entry
+        if not named and not (isinstance(entry, type) and issubclass(entry, BaseException)):
+            raise check.wrong_type("Retry: unless", expected, entry)
+    return found

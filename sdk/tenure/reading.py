@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from tenure import codec, failure, policy, records
+from tenure import codec, failure, payload_codec, policy, records
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import payload_pb2, task_pb2
 from tenure.v1 import registry_service_pb2 as registry
@@ -178,10 +178,13 @@ def dead_letter(message: admin.DeadLetter) -> records.DeadLetter:
     )
 
 
-def new_task(value: records.NewTask) -> tasks.NewTask:
+def new_task(
+    value: records.NewTask, hook: payload_codec.PayloadCodec | None = None
+) -> tasks.NewTask:
     """Writes a task to enqueue.
 
     Raises:
+        CodecFailed: the codec could not encode the arguments.
         ValueRefused: JSON cannot carry an argument.
         PayloadTooLarge: the arguments are longer than 2 MiB.
     """
@@ -194,7 +197,7 @@ def new_task(value: records.NewTask) -> tasks.NewTask:
             schema=value.arguments.schema,
         )
     else:
-        payload = codec.payload(codec.any_json.encode(value.arguments), where)
+        payload = payload_codec.write(codec.any_json.encode(value.arguments), where, hook)
     message = tasks.NewTask(
         name=value.name,
         queue=value.queue,

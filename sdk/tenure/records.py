@@ -10,6 +10,8 @@ import enum
 import json
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tenure import check
+
 if TYPE_CHECKING:
     import datetime
 
@@ -136,6 +138,19 @@ class NewTask:
     lane: str = ""
     policy: Policy | None = None
     traceparent: str = ""
+
+    def __post_init__(self) -> None:
+        # Bounds are left to the server, which names every field that is out of them at once.
+        for field in ("name", "queue", "key", "lane", "traceparent"):
+            check.instance(getattr(self, field), f"NewTask: {field}", str, "a text")
+        check.instance(self.priority, "NewTask: priority", int, "a whole number")
+        expected = "a dict of parameters by name, or a Payload"
+        check.instance(self.arguments, "NewTask: arguments", (dict, Payload), expected)
+        check.seconds(self.delay, "NewTask: delay")
+        if self.key_duration is not None:
+            check.seconds(self.key_duration, "NewTask: key_duration")
+        if self.policy is not None:
+            check.kind(self.policy, "NewTask: policy", Policy, "Policy(retry=Retry(3))")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from tenure import codec, errors, policy, signature
+from tenure import check, errors, payload_codec, policy, signature, tracing
 from tenure.enqueuer import CALL_BYTES_MAX, TASK_COUNT_MAX
 from tenure.handle import Handle
 from tenure.io_thread import io_thread, refuse_in_loop
@@ -21,9 +21,14 @@ from tenure.v1 import worker_pb2
 if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
+    from opentelemetry.trace import Span
+
+    from tenure import isolation
     from tenure.app import App
     from tenure.enqueuer import Answer
+    from tenure.v1 import payload_pb2
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +50,21 @@ class Options:
     retry: policy.Retry | None = None
     timeout: policy.Seconds | policy.Timeouts | None = None
 
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            check.text(self.key, "key", check.KEY_BYTES_MAX)
+        if self.key_duration is not None:
+            check.seconds(self.key_duration, "key_duration")
+        if self.delay is not None:
+            check.seconds(self.delay, "delay")
+        if self.priority is not None:
+            check.whole(self.priority, "priority", check.PRIORITY_MIN, check.PRIORITY_MAX)
+        if self.lane is not None:
+            check.text(self.lane, "lane")
+        if self.queue is not None:
+            check.text(self.queue, "queue")
+        policy.check_policy(self.retry, self.timeout)
+
 
 class Declaration:
     """Declaration is what `@app.task` knows of one handler."""
@@ -58,6 +78,7 @@ class Declaration:
         queue: str,
         retry: policy.Retry | None,
         timeout: policy.Seconds | policy.Timeouts | None,
+        mode: isolation.Mode | None,
         is_async: bool,
     ) -> None:
         self.app = app
@@ -65,6 +86,7 @@ class Declaration:
         self.name = name
         self.queue = queue
         self.retry = retry
+        self.mode = mode
         self.is_async = is_async
         self.signature = signature.Signature(function, name)
         self.policy = policy.to_proto(retry, timeout)
@@ -73,9 +95,13 @@ class Declaration:
         """Returns the handler as a worker registers it."""
         return worker_pb2.Handler(name=self.name, queue=queue, policy=self.policy)
 
-    def decode_result(self, data: bytes) -> Any:
-        """Reads what the handler returned."""
-        return self.signature.result.decode(data)
+    def decode_result(self, output: payload_pb2.Payload, where: str) -> Any:
+        """Reads what the handler returned.
+
+        Raises:
+            ValueRefused, CodecFailed: it is not what the annotation or the codec says.
+        """
+        return self.signature.result.decode(payload_codec.read(output, where, self.app.codec))
 
 
 class Enqueueing(Generic[P, R]):
@@ -98,16 +124,23 @@ class Enqueueing(Generic[P, R]):
 
         Raises:
             ValueRefused: an argument does not fit its annotation; nothing was sent.
+            CodecFailed: the app's codec could not encode the arguments; nothing was sent.
             PayloadTooLarge: the arguments are longer than 2 MiB; nothing was sent.
             KeyTaken: another task or other arguments stand under the key.
             Unavailable: no server answered within 30 s.
         """
         refuse_in_loop(f"{self.name}.enqueue", f"{self.name}.aenqueue")
-        return self._handle(io_thread.run(self._enqueue(args, kwargs)))
+        with self._traced() as span:
+            stored = io_thread.run(self._enqueue(args, kwargs))
+            tracing.enqueued(span, stored.task_id)
+        return self._handle(stored)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Awaitable form of `enqueue`."""
-        return self._handle(await io_thread.arun(self._enqueue(args, kwargs)))
+        with self._traced() as span:
+            stored = await io_thread.arun(self._enqueue(args, kwargs))
+            tracing.enqueued(span, stored.task_id)
+        return self._handle(stored)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Stores many tasks, up to 1,000 in one commit, in order.
@@ -126,22 +159,25 @@ class Enqueueing(Generic[P, R]):
         refuse_in_loop(f"{self.name}.enqueue_many", f"{self.name}.aenqueue_many")
         answers: list[Answer] = []
         ahead: concurrent.futures.Future[list[Answer]] | None = None
-        # The next batch is encoded while the one before is on its way; order is kept.
-        for batch in self._batches(calls):
+        with self._traced():
+            # The next batch is encoded while the one before is on its way; order is kept.
+            for batch in self._batches(calls):
+                if ahead is not None:
+                    answers += ahead.result()
+                enqueuer = self._declaration.app.connection.enqueuer
+                ahead = io_thread.submit(enqueuer.enqueue_batch(batch))
             if ahead is not None:
                 answers += ahead.result()
-            ahead = io_thread.submit(self._declaration.app.connection.enqueuer.enqueue_batch(batch))
-        if ahead is not None:
-            answers += ahead.result()
         return self._handles(answers)
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
         """Awaitable form of `enqueue_many`."""
         answers: list[Answer] = []
-        for batch in self._batches(calls):
-            answers += await io_thread.arun(
-                self._declaration.app.connection.enqueuer.enqueue_batch(batch)
-            )
+        with self._traced():
+            for batch in self._batches(calls):
+                answers += await io_thread.arun(
+                    self._declaration.app.connection.enqueuer.enqueue_batch(batch)
+                )
         return self._handles(answers)
 
     def using(
@@ -167,6 +203,9 @@ class Enqueueing(Generic[P, R]):
             queue: Queue, in place of the declared one.
             retry: Retries, before every other source.
             timeout: Limit of each attempt, or a set of limits, before every other source.
+
+        Raises:
+            WrongType, WrongValue: an option that no server would take.
         """
         given = Options(
             key=key,
@@ -189,6 +228,9 @@ class Enqueueing(Generic[P, R]):
         """Returns a handle for a task of this name that was enqueued elsewhere; asks nothing."""
         return Handle(self._declaration.app.connection, task_id, self._declaration.decode_result)
 
+    def _traced(self) -> AbstractContextManager[Span | None]:
+        return tracing.enqueueing(self.name, self._options.queue or self._declaration.queue)
+
     def _enqueue(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tasks.EnqueuedTask]:
@@ -202,12 +244,15 @@ class Enqueueing(Generic[P, R]):
         task = tasks.NewTask(
             name=declaration.name,
             queue=options.queue or declaration.queue,
-            input=codec.payload(data, f"arguments of task {declaration.name!r}"),
+            input=payload_codec.write(
+                data, f"arguments of task {declaration.name!r}", declaration.app.codec
+            ),
             priority=options.priority or 0,
             key=options.key or "",
             lane=options.lane or "",
             policy=self._call_policy,
             declared_policy=declaration.policy,
+            traceparent=tracing.traceparent(),
         )
         if options.delay is not None:
             task.delay.CopyFrom(policy.duration(options.delay, "delay"))

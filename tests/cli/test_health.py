@@ -14,7 +14,7 @@ from tests.fix_server import RunningServer, server_config
 @pytest.fixture
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment that says nothing of servers."""
-    for name in ("ADDRESS", "TLS_CA", "TLS_CERT", "TLS_KEY"):
+    for name in ("ADDRESS", "TLS_CA", "TLS_CLIENT_CERT", "TLS_CLIENT_KEY"):
         monkeypatch.delenv(f"TENURE_{name}", raising=False)
     return monkeypatch
 

@@ -1,13 +1,14 @@
 """What the workers of these tests run: python -m tests.faults.app ADDRESS NAME CONCURRENCY.
 
 Each start and end of a handler is a line in the file that FAULT_LEDGER names: `start` or `end`, task
-id, attempt, process id, `time.monotonic()`, which all processes of a machine share. FAULT_FACTOR makes
-the handlers of one process slower or faster.
+id, attempt, process id, `time.monotonic()`, which all processes of a machine share, and the number of
+the delivery. FAULT_FACTOR makes the handlers of one process slower or faster.
 """
 
 import asyncio
 import ctypes
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ _FACTOR = float(os.environ.get("FAULT_FACTOR", "1"))
 def note(word: str) -> None:
     """Writes one line; O_APPEND keeps lines of several processes whole."""
     task = current_task()
-    line = f"{word} {task.id} {task.attempt} {os.getpid()} {time.monotonic()}\n"
+    line = f"{word} {task.id} {task.attempt} {os.getpid()} {time.monotonic()} {task.delivery}\n"
     file = os.open(os.environ["FAULT_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
@@ -61,6 +62,13 @@ def fail() -> None:
     """Never succeeds."""
     note("start")
     raise OSError("every time")
+
+
+@app.task
+def crash() -> None:
+    """Ends its process as the kernel would, and takes its mates with it."""
+    note("start")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task

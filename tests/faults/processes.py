@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
+from tests.faults.nursery import Forked, Nursery
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: As short as a heartbeat of half a second allows.
@@ -27,6 +28,14 @@ LEASES = {
 _START_SECONDS = 60.0
 #: Whether also those run that would make the suite long, where another test covers most of it.
 LONG = os.environ.get("TENURE_FAULT_LONG") == "1"
+#: What a process with a wrong clock runs first: after a while its clock jumps.
+CLOCK = """
+import os, time
+born, shift = time.monotonic(), float(os.environ["FAULT_CLOCK_SECONDS"])
+def wrong(real, unit):
+    return lambda: real() + (int(shift) if time.monotonic() - born > 1.5 else 0) * unit
+time.time, time.time_ns = wrong(time.time, 1), wrong(time.time_ns, 10**9)
+"""
 by_hand = pytest.mark.skipif(not LONG, reason="takes long; TENURE_FAULT_LONG=1 runs it")
 
 
@@ -39,19 +48,32 @@ class Line:
     attempt: int
     pid: int
     at: float
+    delivery: int
 
 
 class Spawned:
     """One process, started by a test and harmed by its id."""
 
-    def __init__(self, command: Iterable[str], log: Path, variables: dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: Iterable[str],
+        log: Path,
+        variables: dict[str, str],
+        nursery: Nursery | None = None,
+    ) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+        variables = kept | {"PYTHONUNBUFFERED": "1"} | variables
         self._log = log
+        self.process: subprocess.Popen[bytes] | Forked
+        if nursery is not None:
+            log.touch()
+            self.process = nursery.start(list(command), log, variables)
+            return
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=ROOT,
-                env=kept | {"PYTHONUNBUFFERED": "1"} | variables,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -96,6 +118,9 @@ class Troupe:
         self._folder = folder
         self._count = 0
         self._all: list[Spawned] = []
+        self._read_bytes = 0
+        self._worked: set[int] = set()
+        self._nursery = Nursery(ROOT) if os.environ.get("TENURE_FAULT_FORK") == "1" else None
         self.ledger_path = folder / "ledger"
         self.ledger_path.touch()
 
@@ -104,7 +129,7 @@ class Troupe:
         self._count += 1
         log = self._folder / f"{self._count}-{name}.log"
         own = {"FAULT_LEDGER": str(self.ledger_path)}
-        spawned = Spawned(command, log, own | variables)
+        spawned = Spawned(command, log, own | variables, self._nursery)
         self._all.append(spawned)
         return spawned
 
@@ -120,18 +145,32 @@ class Troupe:
         words = ("-m", "tests.faults.app", address, name, str(concurrency))
         return self.spawn(name, *words, **variables)
 
+    def wrong_clock(self, seconds: float) -> dict[str, str]:
+        """Gives the variables of a process whose clock jumps by so much, soon after its start."""
+        (self._folder / "sitecustomize.py").write_text(CLOCK)
+        path = filter(None, [str(self._folder), os.environ.get("PYTHONPATH")])
+        return {"PYTHONPATH": os.pathsep.join(path), "FAULT_CLOCK_SECONDS": str(seconds)}
+
     def lines(self, word: str, *task_ids: str) -> list[Line]:
         """Reads the ledger: starts or ends, of some tasks or of all."""
         found = []
         for text in self.ledger_path.read_text().splitlines():
-            kind, task_id, attempt, pid, at = text.split()
+            kind, task_id, attempt, pid, at, delivery = text.split()
             if kind == word and (not task_ids or task_id in task_ids):
-                found.append(Line(kind, task_id, int(attempt), int(pid), float(at)))
+                line = Line(kind, task_id, int(attempt), int(pid), float(at), int(delivery))
+                found.append(line)
         return found
 
     def counts(self, word: str) -> Counter[str]:
         """Counts starts or ends by task."""
         return Counter(line.task_id for line in self.lines(word))
+
+    def has_worked(self, one: Spawned) -> bool:
+        """Says whether a worker has started a task, or a server serves."""
+        text = self.ledger_path.read_bytes()[self._read_bytes :]
+        self._read_bytes += len(text)
+        self._worked |= {int(line.split()[3]) for line in text.splitlines()}
+        return one.pid in self._worked or "listening on" in one.text
 
     def close(self) -> None:
         """Kills what still runs, also what is stopped."""
@@ -140,6 +179,8 @@ class Troupe:
                 one.process.kill()
         for one in self._all:
             one.process.wait(20)
+        if self._nursery is not None:
+            self._nursery.close()
 
 
 def free_address() -> str:

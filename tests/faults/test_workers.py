@@ -4,7 +4,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 
@@ -15,13 +14,6 @@ from tests.eventually import eventually
 from tests.faults.processes import Troupe, by_hand, free_address
 
 LEASE_SECONDS = 1.5
-CLOCK = """
-import os, time
-born, shift = time.monotonic(), float(os.environ["FAULT_CLOCK_SECONDS"])
-def wrong(real, unit):
-    return lambda: real() + (int(shift) if time.monotonic() - born > 1.5 else 0) * unit
-time.time, time.time_ns = wrong(time.time, 1), wrong(time.time_ns, 10**9)
-"""
 
 
 async def until(probe: Callable[[], object], seconds: float = 30.0) -> None:
@@ -132,11 +124,9 @@ async def test_hold__interpreter_lock_in_c_for_less_than_the_lease__keeps_it(
 
 @by_hand
 async def test_clock__of_server_and_worker_jumps_an_hour__no_lease_ends_early(
-    database: str, troupe: Troupe, tmp_path: Path, conn: psycopg.Connection
+    database: str, troupe: Troupe, conn: psycopg.Connection
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(CLOCK)
-    ahead = {"PYTHONPATH": str(tmp_path), "FAULT_CLOCK_SECONDS": "3600"}
-    behind = ahead | {"FAULT_CLOCK_SECONDS": "-3600"}
+    ahead, behind = troupe.wrong_clock(3600), troupe.wrong_clock(-3600)
     address, other = free_address(), free_address()
     troupe.server(database, address, **ahead).until("listening on")
     troupe.worker(address, "behind", 2, **behind)

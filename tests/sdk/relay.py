@@ -34,6 +34,7 @@ class Relay:
         self.opened_count = 0
         self._server = grpc.aio.server()
         self._streams: set[_Stream] = set()
+        self._refusal: grpc.StatusCode | None = None
 
     async def start(self) -> None:
         """Starts to listen on a free port."""
@@ -61,6 +62,10 @@ class Relay:
         for each in self._streams:
             each.deaf = True
 
+    def refuse(self, code: grpc.StatusCode | None) -> None:
+        """Ends streams that are opened from now on at once; None lets them pass again."""
+        self._refusal = code
+
     def break_streams(self, code: grpc.StatusCode) -> None:
         """Ends every stream with a status; OK is a plain end."""
         for each in self._streams:
@@ -71,6 +76,8 @@ class Relay:
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         self.opened_count += 1
+        if self._refusal is not None:
+            await context.abort(self._refusal, "the test refuses streams")
         stream = _Stream()
         self._streams.add(stream)
         metadata = [(key, value) for key, value in context.invocation_metadata() or ()]

@@ -136,7 +136,16 @@ def test_encode__lone_surrogate__is_refused(annotation: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value"), [(int, "1"), (list[int], (1,)), (Any, object()), (Point, {"x": 1})]
+    ("annotation", "value"),
+    [
+        (int, "1"),
+        (list[int], (1,)),
+        (Any, object()),
+        (Point, {"x": 1}),
+        (int, None),
+        (Point, None),
+        (list[int], None),
+    ],
 )
 def test_encode__value_of_another_type__is_refused(annotation: Any, value: Any) -> None:
     with pytest.raises(ValueRefused):

@@ -1,9 +1,5 @@
 """The I/O thread, and the misuse that it refuses."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tenure import (
@@ -55,37 +51,6 @@ def test_run__exception_of_the_coroutine__is_raised_here() -> None:
 
     with pytest.raises(KeyError):
         io_thread.run(fail())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_submit__in_a_forked_child__is_refused_with_a_way_out() -> None:
-    code = """
-import os, sys
-import tenure
-from tenure.io_thread import io_thread
-
-async def nothing(): ...
-
-io_thread.run(nothing())
-child = os.fork()
-if child == 0:
-    try:
-        tenure.Client("127.0.0.1:1").list_workers()
-    except tenure.UsedAfterFork as error:
-        print(error, flush=True)
-        os._exit(0)
-    os._exit(1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert "spawn" in done.stdout
-    assert done.stdout.split()[-1] == "0"
 
 
 def test_call__no_server__says_address_and_way_out() -> None:

@@ -41,7 +41,7 @@ let stopping = false;
 function start(task) {
   task.started_at = performance.now();
   if (!["", "json"].includes(task.input?.encoding ?? ""))
-    return finish(task, failed("UnsupportedEncoding", task.input.encoding, "", true));
+    return finish(task, failed("UnsupportedEncoding", task.input.encoding, "", false));
   const workerData = { name: task.name, input: `${task.input?.data ?? ""}`, attempt: task.attempt };
   task.thread = new Worker(path("handlers.mjs"), { workerData })
     .once("message", (json) =>

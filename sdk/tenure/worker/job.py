@@ -1,7 +1,8 @@
 """One assignment on its way through a worker: decode, call the handler, encode, say how it ended.
 
 `run` and `arun` are called on handler threads and on the async loop; they touch nothing of the
-stream and return the result; the pool decides whether it still counts. What a handler raises becomes data here: nothing escapes.
+stream and return the result; the pool decides whether it still counts. What a handler raises
+becomes data here: nothing escapes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from tenure import codec, context, errors, failure
-from tenure.v1 import payload_pb2, worker_pb2
+from tenure import codec, context, errors, failure, payload_codec, tracing
+from tenure.v1 import worker_pb2
 from tenure.worker import wire
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from tenure.task import Declaration
+    from tenure.v1 import payload_pb2
 
 _log = logging.getLogger("tenure.worker")
 
@@ -41,8 +45,12 @@ class Job:
         refused: True once the server refused a result, and a failure took its place.
         result: The Result that is reported, as it travels; None until it ended. Set under the
             pool's lock.
-        progress_data: Latest details of a heartbeat that were not sent yet.
+        progress_details: Latest details of a heartbeat that were not sent yet, as they travel.
         asyncio_task: The task of an `async def` handler that runs.
+        isolated: True if its handler runs in a process of its own.
+        kill_at: Monotonic time at which that process is killed; None: never.
+        worker: Name of the worker.
+        span: Span of the attempt; None: nobody traces it.
     """
 
     __slots__ = (
@@ -51,23 +59,35 @@ class Job:
         "asyncio_task",
         "cancel_reason",
         "declaration",
+        "isolated",
+        "kill_at",
         "lease_token",
         "lost",
         "name",
-        "progress_data",
+        "progress_details",
         "received_at",
         "refused",
         "result",
         "run_seconds",
+        "span",
         "started_at",
         "stopped",
         "task_id",
+        "worker",
     )
 
     def __init__(
-        self, assignment: worker_pb2.Assignment, declaration: Declaration | None, now: float
+        self,
+        assignment: worker_pb2.Assignment,
+        declaration: Declaration | None,
+        now: float,
+        *,
+        isolated: bool = False,
+        worker: str = "",
     ) -> None:
         self.assignment = assignment
+        self.worker = worker
+        self.span: Span | None = None
         self.declaration = declaration
         self.name = assignment.name
         self.task_id = assignment.task_id
@@ -81,8 +101,15 @@ class Job:
         self.lost = False
         self.refused = False
         self.result: bytes | None = None
-        self.progress_data: bytes | None = None
-        self.asyncio_task: asyncio.Task[None] | None = None
+        self.progress_details: payload_pb2.Payload | None = None
+        self.asyncio_task: asyncio.Task[Any] | None = None
+        self.isolated = isolated
+        self.kill_at: float | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """True if the handler is an `async def`."""
+        return self.declaration is not None and self.declaration.is_async
 
     def time_left(self) -> float | None:
         """Returns seconds until the attempt's limit; None: no limit."""
@@ -91,18 +118,27 @@ class Job:
         limit = self.assignment.start_to_close
         return self.started_at + limit.seconds + limit.nanos / 1e9 - time.monotonic()
 
+    def details(self) -> bytes:
+        """Returns the JSON that an earlier hand-out left; empty: none."""
+        details = self.assignment.details
+        return payload_codec.read(details, "details", self._hook) if details.data else b""
+
     def progress(self, data: bytes) -> None:
         """Keeps details for the next heartbeat."""
-        self.progress_data = data
+        self.progress_details = context.details_payload(data, self._hook)
 
     # The handler's life.
 
     def run(self) -> bytes:
         """Runs a `def` handler on this thread, in a context of its own."""
-        return contextvars.Context().run(self._run)
+        return contextvars.Context().run(self._run_traced)
 
     async def arun(self) -> bytes:
         """Runs an `async def` handler in the asyncio task that calls this."""
+        with tracing.attempt(self):
+            return await self._arun()
+
+    async def _arun(self) -> bytes:
         self.started_at = time.monotonic()
         context.current.set(context.TaskInfo(self, raises=False))
         declaration = self._declaration()
@@ -120,6 +156,7 @@ class Job:
 
     def cancelled(self, exc: BaseException | None = None) -> bytes:
         """Returns the result of a handler that a cancellation ended, or kept from starting."""
+        tracing.ended(self.span, "cancelled")
         if self.stopped:
             return self.stopped_early("the worker stopped and cancelled the handler")
         text = str(exc) if exc is not None else ""
@@ -127,6 +164,25 @@ class Job:
         return self._written(
             worker_pb2.Result(cancelled=worker_pb2.CancelledOutcome(failure=cause))
         )
+
+    def unstarted(self) -> bytes:
+        """Returns the result of a handler that a cancellation kept from starting."""
+        return self.released() if self.stopped else self.cancelled()
+
+    def killed(self, why: str) -> bytes:
+        """Returns the result of a handler whose process was killed after a cancellation."""
+        if self.stopped:
+            return self.stopped_early(f"the worker stopped: {why}")
+        text = f"{self.cancel_reason}; {why}" if self.cancel_reason else why
+        cause = failure.failure_message("Cancelled", text)
+        return self._written(
+            worker_pb2.Result(cancelled=worker_pb2.CancelledOutcome(failure=cause))
+        )
+
+    def failed(self, message: payload_pb2.Failure) -> bytes:
+        """Returns the result of a handler that cannot say itself how it failed."""
+        self._log_failure(message, None)
+        return self._failed(message)
 
     def stopped_early(self, why: str) -> bytes:
         """Returns the result of a handler that the worker's stop cut off: a spent attempt."""
@@ -136,6 +192,10 @@ class Job:
         """Returns what to report in place of a result that the server refused."""
         self.refused = True
         return self._failed(failure.failure_message("ResultRefused", why, non_retryable=True))
+
+    def _run_traced(self) -> bytes:
+        with tracing.attempt(self):
+            return self._run()
 
     def _run(self) -> bytes:
         self.started_at = time.monotonic()
@@ -149,59 +209,83 @@ class Job:
         except BaseException as exc:  # noqa: BLE001 - whatever user code raises is data
             return self._raised(exc, declaration)
 
+    @property
+    def _hook(self) -> payload_codec.PayloadCodec | None:
+        return None if self.declaration is None else self.declaration.app.codec
+
     def _declaration(self) -> Declaration:
         if self.declaration is None:
             raise AssertionError("a job without a handler is released, never run")
         return self.declaration
 
     def _arguments(self, declaration: Declaration) -> tuple[list[Any], dict[str, Any]]:
-        payload = self.assignment.input
-        if payload.encoding not in {"", codec.ENCODING}:
-            raise errors.ValueRefused(
-                f"arguments of task {self.name!r}",
-                f"the encoding {payload.encoding!r} is not {codec.ENCODING!r}",
-            )
-        return declaration.signature.decode_call(payload.data)
+        where = f"arguments of task {self.name!r}"
+        # What this worker cannot read another one may, while a codec is being rolled out: such a
+        # failure is retryable.
+        data = payload_codec.read(self.assignment.input, where, declaration.app.codec)
+        return declaration.signature.decode_call(data)
 
     def _complete(self, declaration: Declaration, value: Any) -> bytes:
+        where = f"result of task {self.name!r}"
         try:
             data = declaration.signature.result.encode(value)
+            if (hook := declaration.app.codec) is not None:
+                output = payload_codec.write(data, where, hook)
+                return self._written(
+                    worker_pb2.Result(completed=worker_pb2.Completed(output=output))
+                )
             if len(data) > codec.PAYLOAD_BYTES_MAX:
-                codec.check_size(len(data), f"result of task {self.name!r}")
+                codec.check_size(len(data), where)
         except (errors.ValueRefused, errors.PayloadTooLarge) as exc:
+            tracing.raised(self.span, exc)
             # The handler has done its work: another attempt would do it twice for the same end.
             return self._failed(failure.from_exception(exc, non_retryable=True))
+        except errors.CodecFailed as exc:
+            tracing.raised(self.span, exc)
+            _log.error("task %s %s: %s", self.name, self.task_id, exc)
+            return self._failed(failure.from_exception(exc))
         seconds = self.run_seconds = time.monotonic() - self.started_at
         return wire.completed(self.task_id, self.lease_token, seconds, data)
 
     def _raised(self, exc: BaseException, declaration: Declaration) -> bytes:
         if isinstance(exc, context.Reschedule):
+            tracing.ended(self.span, "rescheduled")
             return self._rescheduled(exc)
+        tracing.raised(self.span, exc)
         unless = declaration.retry.unless_classes if declaration.retry is not None else ()
         non_retryable = isinstance(exc, (errors.NonRetryable, *unless))
         message = failure.from_exception(exc, non_retryable=non_retryable)
         if isinstance(exc, context.RetryAfter):
             message.retry_after.CopyFrom(exc.delay)
+        self._log_failure(message, None if isinstance(exc, context.ControlFlow) else exc)
+        return self._failed(message)
+
+    def _log_failure(self, message: payload_pb2.Failure, exc: BaseException | None) -> None:
+        stack = ""
+        if exc is not None and failure.is_clipped(message):
+            # A traceback of logging's own would repeat a message of any length.
+            stack, exc = f"\n{message.stack}", None
         _log.warning(
-            "task %s %s failed, attempt %d of %d: %s: %s",
-            declaration.name,
+            "task %s %s failed, attempt %d of %d: %s: %s%s",
+            self.name,
             self.task_id,
             self.assignment.attempt,
             self.assignment.max_attempts,
             message.type,
             message.message,
-            exc_info=None if isinstance(exc, context.ControlFlow) else exc,
+            stack,
+            exc_info=exc,
+            extra={"task_id": self.task_id, "task_name": self.name},
         )
-        return self._failed(message)
 
     def _rescheduled(self, exc: context.Reschedule) -> bytes:
         details: payload_pb2.Payload | None = None
         if exc.details is not None:
             try:
                 data = codec.any_json.encode(exc.details)
-            except errors.ValueRefused as refused:
+                details = context.details_payload(data, self._hook)
+            except (errors.ValueRefused, errors.CodecFailed) as refused:
                 return self._failed(failure.from_exception(refused))
-            details = payload_pb2.Payload(data=data, encoding=codec.ENCODING)
         rescheduled = worker_pb2.Rescheduled(delay=exc.delay, details=details)
         return self._written(worker_pb2.Result(rescheduled=rescheduled))
 
@@ -217,3 +301,14 @@ class Job:
             result.run_duration.seconds = seconds
             result.run_duration.nanos = int((self.run_seconds - seconds) * 1e9)
         return result.SerializeToString()
+
+
+def cancel_asyncio(job: Job) -> None:
+    """Cancels the asyncio task of a handler; on the loop that runs it."""
+    if job.asyncio_task is None:
+        return
+    # A task that has not begun would end without a result; `started_at` says that it has.
+    if job.started_at:
+        job.asyncio_task.cancel(job.cancel_reason)
+    else:
+        asyncio.get_running_loop().call_later(0.001, cancel_asyncio, job)

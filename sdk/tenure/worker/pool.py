@@ -1,4 +1,4 @@
-"""Where handlers run: threads for `def`, one event loop for `async def`.
+"""Where handlers run: threads for `def`, one event loop for `async def`, or processes.
 
 Jobs come in batches from the I/O loop and wait in two queues; at most `concurrency` handlers run,
 of both kinds together, and a free place goes to the queue whose head has waited longer.
@@ -9,6 +9,9 @@ if it has looked since the last time. And `def` handlers that are known to be sh
 one thread, while longer ones use as many as they may: measured with handlers that do nothing, one
 thread ends 26,000 a second and ten threads 10,000, because they take the interpreter lock and the
 lock of the pool from each other.
+
+A handler in a process of its own, of either kind, occupies a thread here that waits for it
+(`process`); so places, order, cancellation and results are the same for all.
 """
 
 from __future__ import annotations
@@ -20,15 +23,22 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from tenure.worker.job import cancel_asyncio
+from tenure.worker.loop_watch import LoopWatch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tenure.worker.job import Job
+    from tenure.worker.process import HandlerProcesses
 
 # Below this a second thread costs more in switches than it brings.
 SHORT_SECONDS = 0.0002
 # A handler that has run this long is not short, whoever held the interpreter lock meanwhile.
 SHORT_SECONDS_SURE = 0.02
+# From the end of its grace until the process of a cancelled handler is killed. The sweep that does
+# it comes 20 times a second: all in all it takes less than a second.
+KILL_SECONDS = 0.5
 # How fast an estimate rises per job; it falls at once. Waits for the interpreter lock make single
 # jobs look 5 ms long, and must not count.
 ESTIMATE_RISE = 1.1
@@ -40,9 +50,16 @@ class HandlerPool:
     Args:
         concurrency: Handlers that run at once.
         wake: Called from any thread when there are results and nobody was told since `drain`.
+        processes: Where isolated jobs run; None if there are none.
     """
 
-    def __init__(self, concurrency: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        wake: Callable[[], None],
+        processes: HandlerProcesses | None = None,
+    ) -> None:
+        self._processes = processes
         self._concurrency = concurrency
         self._wake = wake
         self._woken = False
@@ -62,6 +79,7 @@ class HandlerPool:
         self._nudged_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pump_called = False
+        self._loop_watch = LoopWatch()
 
     @property
     def running(self) -> list[Job]:
@@ -84,8 +102,7 @@ class HandlerPool:
         """Takes jobs to run, in order. All have handlers."""
         with self._lock:
             for job in jobs:
-                declaration = job.declaration
-                if declaration is not None and declaration.is_async:
+                if job.is_async and not job.isolated:
                     self._async.append(job)
                 else:
                     self._sync.append(job)
@@ -94,8 +111,14 @@ class HandlerPool:
     def nudge(self, now: float) -> None:
         """Sees to it that a short handler that turned out long does not hold the others back.
 
-        To be called from time to time; does nothing while jobs end between two calls.
+        To be called 20 times a second; does nothing while jobs end between two calls. Kills the
+        processes whose time is over and looks whether the event loop answers, too.
         """
+        if self._processes is not None:
+            self._processes.enforce(now)
+        loop = self._loop
+        if loop is not None:
+            self._loop_watch.look(loop, self.running)
         with self._lock:
             stuck = self._finished_count == self._nudged_count
             self._nudged_count = self._finished_count
@@ -127,12 +150,17 @@ class HandlerPool:
             self._async = collections.deque(job for job in self._async if job not in gone)
             return taken
 
-    def cancel(self, job: Job, reason: str, *, stopped: bool = False) -> None:
+    def cancel(
+        self, job: Job, reason: str, *, stopped: bool = False, grace_seconds: float = 0.0
+    ) -> None:
         """Cancels a job: one that waits ends at once, one that runs is told.
 
-        An `async def` handler gets CancelledError; a `def` handler sees it in its TaskInfo.
+        An `async def` handler gets CancelledError; a `def` handler sees it in its TaskInfo. The
+        process of an isolated one is killed half a second after `grace_seconds`.
         """
         with self._lock:
+            kill_at = time.monotonic() + grace_seconds + KILL_SECONDS
+            job.kill_at = kill_at if job.kill_at is None else min(kill_at, job.kill_at)
             if job.cancel_reason is None:
                 job.cancel_reason = reason
                 job.stopped = stopped
@@ -142,10 +170,13 @@ class HandlerPool:
                     job.result = job.cancelled()
                     self._done.append(job)
                     return
-            loop = self._loop
-            if job not in self._running or job.asyncio_task is None or loop is None:
+            if job not in self._running:
                 return
-        loop.call_soon_threadsafe(_cancel_task, job)
+            loop = self._loop if job.asyncio_task is not None else None
+        if job.isolated and self._processes is not None:
+            self._processes.cancel(job)
+        elif loop is not None:
+            loop.call_soon_threadsafe(cancel_asyncio, job)
 
     def give_up(self, job: Job, result: bytes) -> bool:
         """Ends a job whose handler does not: what the handler still comes to is dropped.
@@ -215,7 +246,7 @@ class HandlerPool:
         if len(self._running) >= self._concurrency:
             return None
         job = queue[0]
-        if self._estimates.get(job.name, 1.0) > SHORT_SECONDS:
+        if job.isolated or self._estimates.get(job.name, 1.0) > SHORT_SECONDS:
             queue.popleft()
             self._running.add(job)
             self._invite()
@@ -264,12 +295,17 @@ class HandlerPool:
                         self._idle_count += 1
                         self._work.wait()
                         self._idle_count -= 1
-            result = job.run()
+            result = self._run_sync(job)
             with self._lock:
                 wake = self._finish(job, result)
                 job = self._take_sync()
             if wake:
                 self._wake()
+
+    def _run_sync(self, job: Job) -> bytes:
+        if job.isolated and self._processes is not None:
+            return self._processes.run(job)
+        return job.run()
 
     # On the event loop of `async def` handlers.
 
@@ -298,16 +334,6 @@ class HandlerPool:
 def _first(own: collections.deque[Job], other: collections.deque[Job]) -> bool:
     """True if the next free place belongs to `own`: its head has not waited less."""
     return bool(own) and not (other and other[0].received_at < own[0].received_at)
-
-
-def _cancel_task(job: Job) -> None:
-    # A task that has not begun would end without a result; `started_at` says that it has.
-    if job.asyncio_task is None:
-        return
-    if job.started_at:
-        job.asyncio_task.cancel(job.cancel_reason)
-    else:
-        asyncio.get_running_loop().call_later(0.001, _cancel_task, job)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

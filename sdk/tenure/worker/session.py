@@ -8,32 +8,33 @@ stop. Results and leases outlive streams.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from google.protobuf import duration_pb2
 
-from tenure import codec, status
-from tenure.connection import START_HINT
+from tenure import errors, status
 from tenure.io_thread import io_thread
-from tenure.v1 import payload_pb2, worker_pb2
 from tenure.v1 import work_stream_pb2 as messages
+from tenure.v1 import worker_pb2
 from tenure.worker import slots
+from tenure.worker.endings import Endings
 from tenure.worker.held import Held
 from tenure.worker.job import Job
 from tenure.worker.outbox import Outbox
 from tenure.worker.pool import HandlerPool
+from tenure.worker.process import HandlerProcesses
 from tenure.worker.stream import Ending, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import concurrent.futures
+    from collections.abc import Sequence
 
     import grpc.aio
 
     from tenure.channel import Target
-    from tenure.task import Declaration
+    from tenure.worker.settings import Settings
 
 _log = logging.getLogger("tenure.worker")
 # Of our own: workers of a program that seeds the shared one must not reconnect in step.
@@ -46,6 +47,8 @@ PAUSE_SECONDS_FIRST = 1.5
 PAUSE_SECONDS_MAX = 15.0
 # Streams that broke in a row after which the channel is replaced: names are resolved anew.
 FAILURES_BEFORE_NEW_CHANNEL = 2
+# And after which a worker that was connected looks what listens there, which may take seconds.
+FAILURES_BEFORE_LOOK = 4
 # A stream that lived this long was no failure. One that opened at all shows that the server is
 # there: such failures in a row count as no more than this many.
 HEALTHY_SECONDS = 10.0
@@ -66,27 +69,6 @@ _TRANSIENT = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings is what a worker says of itself.
-
-    Attributes:
-        identity: Who it is.
-        declarations: Handlers by task name.
-        handlers: What it registers: names and queues.
-        concurrency: Handlers that run at once.
-        queue_slots: Limits by queue; empty: none.
-        prefetch_max: Most tasks taken at a time, once short handlers have earned it.
-    """
-
-    identity: worker_pb2.WorkerIdentity
-    declarations: Mapping[str, Declaration]
-    handlers: Sequence[worker_pb2.Handler]
-    concurrency: int
-    queue_slots: Mapping[str, int]
-    prefetch_max: int
-
-
 class Session:
     """Session runs a worker. Made and used on the I/O loop.
 
@@ -101,7 +83,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._held = Held()
         self._outbox = Outbox()
-        self._pool = HandlerPool(settings.concurrency, self._wake)
+        self._processes = None if settings.boot is None else HandlerProcesses(settings.boot)
+        self._pool = HandlerPool(settings.concurrency, self._wake, self._processes)
         self._governor = slots.SlotGovernor(
             settings.concurrency, settings.prefetch_max, self._loop.time()
         )
@@ -115,7 +98,7 @@ class Session:
         self._opened_at = 0.0
         self._valid_until = 0.0
         self._lease_seconds = 30.0
-        self._said = ""
+        self._endings = Endings(target)
         self.connected = asyncio.Event()
 
     @property
@@ -124,7 +107,11 @@ class Session:
         return self._governor.slots
 
     async def run(self) -> None:
-        """Serves streams until `close`; no status of a peer ends it."""
+        """Serves streams until `close`; no status of a peer ends it once it was connected.
+
+        Raises:
+            TenureError: a refusal that ends it, see `endings`.
+        """
         sweep = asyncio.create_task(self._sweep_for_ever(), name="tenure-sweep")
         failure_count = 0
         try:
@@ -142,12 +129,21 @@ class Session:
                 failure_count += 1
                 if self._opened_at >= began_at:
                     failure_count = min(failure_count, OPENED_FAILURE_COUNT_MAX)
-                self._say(ending)
+                # A worker that was connected comes back first and finds out later.
+                looks = self._resume is None or failure_count >= FAILURES_BEFORE_LOOK
+                ending = await self._endings.understood(ending, looks=looks)
+                ends = ending.refusal is not None and self._ends_refused
+                self._endings.say(ending, connected_before=self._resume is not None, is_last=ends)
+                if ending.refusal is not None and ends:
+                    raise ending.refusal
                 if ending.half_open or failure_count >= FAILURES_BEFORE_NEW_CHANNEL:
                     await self._drop_channel()
                 await self._pause(failure_count, ending)
         finally:
             sweep.cancel()
+            # Before the threads that started them end: Linux kills a process whose starter is gone.
+            if self._processes is not None:
+                await asyncio.to_thread(self._processes.close)
             self._pool.close()
             await self._drop_channel()
 
@@ -194,7 +190,7 @@ class Session:
         self._valid_until = self._opened_at + (
             _seconds(message.first_lease_duration) or self._lease_seconds
         )
-        self._said = ""
+        self._endings.opened()
         self.connected.set()
         if self._stopping:
             self._outbox.pause(paused=True)
@@ -215,7 +211,14 @@ class Session:
         jobs: list[Job] = []
         tokens: dict[str, None] = {}
         for assignment in message.assignments:
-            job = Job(assignment, declarations.get(assignment.name), now)
+            name = assignment.name
+            job = Job(
+                assignment,
+                declarations.get(name),
+                now,
+                isolated=name in self._settings.isolated,
+                worker=self._settings.identity.name,
+            )
             tokens[job.lease_token] = None
             if self._held.add(job):
                 jobs.append(job)
@@ -272,7 +275,11 @@ class Session:
         """Cancels a task's handler, or the task before its handler starts."""
         for job in self._held.find(message.task_id):
             if job.result is None:
-                self._pool.cancel(job, message.reason or "cancellation was requested")
+                self._pool.cancel(
+                    job,
+                    message.reason or "cancellation was requested",
+                    grace_seconds=_seconds(message.grace_duration),
+                )
         self._collect()
 
     def lease_tokens(self) -> Sequence[str]:
@@ -283,9 +290,8 @@ class Session:
         """Gives the details that handlers left since the last heartbeat."""
         progress = []
         for job in self._pool.running:
-            data, job.progress_data = job.progress_data, None
-            if data is not None:
-                details = payload_pb2.Payload(data=data, encoding=codec.ENCODING)
+            details, job.progress_details = job.progress_details, None
+            if details is not None:
                 progress.append(
                     messages.TaskProgress(
                         task_id=job.task_id, lease_token=job.lease_token, details=details
@@ -294,6 +300,10 @@ class Session:
         return progress
 
     # The connect loop.
+
+    @property
+    def _ends_refused(self) -> bool:
+        return self._settings.ends_refused and self._resume is None and not self._stopping
 
     async def _serve(self) -> Ending:
         try:
@@ -312,6 +322,8 @@ class Session:
                     protocol_version=PROTOCOL_VERSION,
                 )
             )
+        except errors.UsageError as exc:
+            return Ending(str(exc), refusal=exc)
         except Exception as exc:  # noqa: BLE001 - a defect here must not end the worker either
             _log.exception("the stream failed")
             return Ending(f"{type(exc).__name__}: {exc}", half_open=True)
@@ -333,22 +345,6 @@ class Session:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-
-    def _say(self, ending: Ending) -> None:
-        """Logs why the stream ended, once for each text."""
-        if ending.text == self._said:
-            return
-        self._said = ending.text
-        where = self._target.address
-        unreachable = (
-            ending.error is not None
-            and ending.error.status == "UNAVAILABLE"
-            and not ending.error.reason
-        )
-        if unreachable and self._resume is None:
-            _log.warning("no Tenure server answers at %s (%s); %s", where, ending.text, START_HINT)
-        else:
-            _log.warning("the stream to %s ended (%s); connecting again", where, ending.text)
 
     # Results, and what runs.
 
@@ -383,7 +379,8 @@ class Session:
 
     async def _sweep_for_ever(self) -> None:
         while True:
-            if not self._held:
+            # What runs under a lost lease is held no more, and still has to end.
+            if not self._held and self._pool.idle:
                 self._busy.clear()
                 await self._busy.wait()
             await asyncio.sleep(SWEEP_SECONDS)
@@ -395,7 +392,7 @@ class Session:
     def _sweep(self, now: float) -> None:
         running = self._pool.running
         slow = [job for job in running if job.started_at and now - job.started_at > STARTED_SECONDS]
-        fresh = [job for job in slow if not job.announced]
+        fresh = [job for job in slow if not (job.announced or job.lost)]
         if fresh and self.connected.is_set():
             self._outbox.started(_started(job, now) for job in fresh)
             for job in fresh:
@@ -457,11 +454,11 @@ def _seconds(message: duration_pb2.Duration) -> float:
     return message.seconds + message.nanos / 1e9
 
 
-def start(target: Target, settings: Settings) -> tuple[Session, Any]:
+def start(target: Target, settings: Settings) -> tuple[Session, concurrent.futures.Future[None]]:
     """Makes a session on the I/O loop and starts it.
 
     Returns:
-        The session, and a `concurrent.futures.Future` that is done when its `run` is.
+        The session, and what is done when its `run` is.
     """
 
     async def make() -> Session:

@@ -81,12 +81,14 @@ class Ending:
     Attributes:
         text: For the log.
         error: What the server or gRPC said; None: the stream ended without an error.
+        refusal: What no later stream will be spared, as far as anybody can tell; None: nothing.
         drained: True if the server asked for it: no reason to wait before the next one.
         half_open: True if the connection is not to be trusted any more.
     """
 
     text: str
     error: errors.ServiceError | None = None
+    refusal: errors.TenureError | None = None
     drained: bool = False
     half_open: bool = False
 

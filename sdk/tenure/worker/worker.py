@@ -9,20 +9,20 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenure import errors
+from tenure import check, errors, isolation
+from tenure.app import App
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import worker_pb2
 from tenure.worker import session as sessions
+from tenure.worker.settings import Settings
 
 if TYPE_CHECKING:
     import concurrent.futures
-    from collections.abc import Mapping, Sequence
     from types import FrameType, TracebackType
     from typing import Self
-
-    from tenure.app import App
 
 CONCURRENCY = 10
 PREFETCH_MAX = 1_000
@@ -41,6 +41,9 @@ class Worker:
 
     `def` handlers run in up to `concurrency` threads, `async def` handlers on an event loop in a
     thread of its own; heartbeats and the stream have another one that handlers cannot block.
+    With `mode="process"` handlers of both kinds run in up to `concurrency` spawned processes: what
+    they do, be it to hold the interpreter lock or to crash, ends with their own process, and so do
+    they when they do not obey a cancellation.
 
     Args:
         app: The app whose tasks it serves.
@@ -50,6 +53,8 @@ class Worker:
         name: Name for people; default host, process id and a number.
         prefetch_max: Most tasks it takes at a time once handlers have proved short (their median
             under 100 ms); `concurrency` or less: no more than can run.
+        mode: Where handlers run whose task says nothing: "thread" or "process". The app has to be
+            importable for processes.
     """
 
     def __init__(
@@ -60,18 +65,25 @@ class Worker:
         name: str | None = None,
         *,
         prefetch_max: int = PREFETCH_MAX,
+        mode: isolation.Mode = "thread",
     ) -> None:
-        if isinstance(queues, str):
-            raise errors.UsageError(f"queues is a list of names: [{queues!r}]")
-        if not 1 <= concurrency <= _SLOT_COUNT_MAX:
-            raise errors.UsageError(f"concurrency is 1 to {_SLOT_COUNT_MAX:,}: {concurrency}")
-        if not 0 <= prefetch_max <= _SLOT_COUNT_MAX:
-            raise errors.UsageError(f"prefetch_max is 0 to {_SLOT_COUNT_MAX:,}: {prefetch_max}")
+        check.kind(app, "what a worker serves", App, 'App("thumbs")')
+        if queues is not None:
+            queues = _queues(queues)
+        check.whole(concurrency, "concurrency", 1, _SLOT_COUNT_MAX)
+        check.whole(prefetch_max, "prefetch_max", 0, _SLOT_COUNT_MAX)
+        if name is not None:
+            check.text(name, "name")
+        isolation.check_mode(mode)
+        for task in app.tasks.values():
+            if (task.declaration.mode or mode) == "process":
+                isolation.check_importable(task.declaration.function, task.name)
         self.app = app
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
         self._queues = queues
         self._concurrency = concurrency
         self._prefetch_max = prefetch_max
+        self._mode = mode
         self._session: sessions.Session | None = None
         self._done: concurrent.futures.Future[None] | None = None
         self._hurry: asyncio.Event | None = None
@@ -114,6 +126,9 @@ class Worker:
 
         Raises:
             UsageError: not in the main thread; use `start()` and `close()`.
+            ServiceError: a server answered before the first connection that it will not take this
+                worker: an unknown namespace, a wrong key, a bad declaration, another version, TLS
+                against plain text. Once connected, a worker only logs such answers.
         """
         refuse_in_loop("Worker.run", "async with Worker(...)")
         if threading.current_thread() is not threading.main_thread():
@@ -124,8 +139,15 @@ class Worker:
         stop = threading.Event()
         before: dict[signal.Signals, Any] = {}
 
+        process_id = os.getpid()
+
         def on_signal(number: int, frame: FrameType | None) -> None:
             del frame
+            if os.getpid() != process_id:
+                # A child that a handler forked: the signal means the child, not this worker.
+                signal.signal(number, before[signal.Signals(number)])
+                os.kill(os.getpid(), number)
+                return
             self._signals += 1
             if self._signals == 1:
                 stop.set()
@@ -136,10 +158,14 @@ class Worker:
         for number in _STOP_SIGNALS:
             before[number] = signal.signal(number, on_signal)
         try:
-            self.start()
+            done = self._start(ends_refused=True)
+            done.add_done_callback(lambda _: stop.set())
             # A bounded wait, so that signals are looked at on every platform.
             while not stop.wait(1.0):
-                self._raise_if_dead()
+                pass
+            if done.done():
+                self._over()
+                done.result()
             self.close(grace)
         finally:
             for number, handler in before.items():
@@ -149,17 +175,29 @@ class Worker:
     def start(self) -> None:
         """Starts serving and returns at once; connects, and connects again, by itself.
 
-        Touches no signals.
+        Touches no signals. Whatever a server answers, it goes on trying, and logs an ERROR each
+        time it is refused for a reason that only a change cures.
 
         Raises:
-            HandlerRefused: a handler's annotations cannot be resolved, or there is no handler.
+            HandlerRefused: a handler's annotations cannot be resolved, a process could not import
+                it, or there is no handler.
             UsageError: it runs already.
             UsedAfterFork: this process was forked after its parent had connected.
         """
+        self._start(ends_refused=False)
+
+    def _start(self, *, ends_refused: bool) -> concurrent.futures.Future[None]:
+        _ = io_thread.loop
+        if isolation.inside:
+            raise errors.UsageError(
+                "a worker was started while a handler's process imported the app: start it under"
+                ' `if __name__ == "__main__":`, or in another module'
+            )
         if self._session is not None:
             raise errors.UsageError(f"the worker {self.name} runs already")
-        settings = self._settings()
+        settings = self._settings(ends_refused=ends_refused)
         self._session, self._done = sessions.start(self.app.target, settings)
+        return self._done
 
     def close(self, grace: float = GRACE_SECONDS) -> None:
         """Stops: takes nothing new, lets handlers end, reports, closes the session.
@@ -195,16 +233,17 @@ class Worker:
         if hurry is not None:
             io_thread.loop.call_soon_threadsafe(hurry.set)
 
-    def _raise_if_dead(self) -> None:
-        if self._done is not None and self._done.done():
-            self._done.result()
-
-    def _settings(self) -> sessions.Settings:
+    def _settings(self, *, ends_refused: bool) -> Settings:
         declarations = {name: task.declaration for name, task in self.app.tasks.items()}
         if not declarations:
             raise errors.HandlerRefused(f"the app {self.app.name!r} has no tasks to serve")
         for declaration in declarations.values():
             declaration.signature.resolve()
+        isolated = [
+            declaration
+            for declaration in declarations.values()
+            if (declaration.mode or self._mode) == "process"
+        ]
         handlers = [
             declaration.handler(queue)
             for declaration in declarations.values()
@@ -216,7 +255,7 @@ class Worker:
             )
         # dict is the only mapping that is told apart at run time from a list of names.
         queue_slots = dict(self._queues) if isinstance(self._queues, dict) else {}
-        return sessions.Settings(
+        return Settings(
             identity=worker_pb2.WorkerIdentity(
                 name=self.name[:200],
                 sdk="tenure-python",
@@ -228,7 +267,25 @@ class Worker:
             concurrency=self._concurrency,
             queue_slots=queue_slots,
             prefetch_max=self._prefetch_max,
+            isolated=frozenset(declaration.name for declaration in isolated),
+            boot=isolation.boot(self.app, isolated, self.name) if isolated else None,
+            ends_refused=ends_refused,
         )
+
+
+def _queues(given: object) -> Sequence[str] | Mapping[str, int]:
+    expected = "a list of names such as ['mail'], or a mapping of names to how many tasks"
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise check.wrong_type("queues", expected, given)
+    queues: dict[str, int] | list[str] = dict(given) if isinstance(given, Mapping) else list(given)
+    for queue in queues:
+        check.text(queue, "a name in queues")
+    if isinstance(queues, dict):
+        for queue, count in queues.items():
+            check.whole(count, f"queues[{queue!r}]", 1, _SLOT_COUNT_MAX)
+    if not queues:
+        raise check.wrong_value("queues", f"{expected}, or None for those of the tasks", given)
+    return queues
 
 
 def _version() -> str:

@@ -16,6 +16,8 @@ _CLIENT: Final = {
     "TENURE_NAMESPACE": "default",
     "TENURE_API_KEY": "",
     "TENURE_TLS_CA": "",
+    "TENURE_TLS_CLIENT_CERT": "",
+    "TENURE_TLS_CLIENT_KEY": "",
 }
 # Variables that other parts of the tree read: the tests.
 _OTHER_PREFIX: Final = "TENURE_TEST_"

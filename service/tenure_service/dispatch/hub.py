@@ -333,6 +333,28 @@ class Hub:
                 )
                 self.leaser.detach(one)
 
+    async def free_lost_slots(self) -> None:
+        """Gives back the slots of leases that other servers ended, or were told of.
+
+        A worker that does not name a lease any more lets it run out, and whoever sweeps it need not
+        be the server that counts its slots.
+        """
+        patience = 2 * self.durations.lease.total_seconds()
+        unnamed = {
+            one.session_id: found
+            for one in self.leaser.sessions.values()
+            if one.held and (found := one.unnamed(patience))
+        }
+        if not unnamed:
+            return
+        asked = set().union(*unnamed.values())
+        gone = await asyncio.to_thread(lease.gone, self.database, asked)
+        for session_id, lease_ids in unnamed.items():
+            one = self.leaser.sessions.get(session_id)
+            if one is not None and lease_ids & gone:
+                one.drop_leases(lease_ids & gone)
+        self.leaser.freed()
+
     def _touch(self, held: Sequence[Session]) -> Collection[str]:
         """Does so on a thread: describing 5,000 sessions would hold the loop up for 20 ms."""
         return session.touch(self.database, [_presence(one) for one in held])

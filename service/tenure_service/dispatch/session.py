@@ -80,6 +80,8 @@ class Session:
         self.told: dict[str, tuple[str, float]] = {}
         #: Result batches that are being written; Close waits for them.
         self.reporting: set[asyncio.Future[object]] = set()
+        #: When its worker last named a lease of those it was handed.
+        self.named_at: dict[str, float] = {}
         #: Inputs that are queued for the stream or being sent.
         self.outgoing_bytes = 0
         #: Its stream is not read for want of memory: its heartbeats wait there, too.
@@ -116,8 +118,10 @@ class Session:
 
     def hold(self, tasks: Iterable[Held], *, accept_timeout: float | None) -> None:
         """Notes tasks that are handed out; with a timeout, until they are accepted."""
-        deadline = None if accept_timeout is None else time.monotonic() + accept_timeout
+        now = time.monotonic()
+        deadline = None if accept_timeout is None else now + accept_timeout
         for task in tasks:
+            self.named_at[task.lease_id] = now
             self.held[task.task_id] = task
             self._by_queue[task.queue] += 1
             self._suspect_count += task.suspect
@@ -146,6 +150,18 @@ class Session:
             self.drop(task_id)
         for lease_id in lease_ids:
             self.unaccepted.pop(lease_id, None)
+
+    def name_leases(self, lease_ids: Iterable[str]) -> None:
+        """Notes that its worker says it holds leases."""
+        now = time.monotonic()
+        self.named_at.update((one, now) for one in lease_ids if one in self.named_at)
+
+    def unnamed(self, seconds: float) -> set[str]:
+        """Gives the held leases that its worker has not named for so long."""
+        held = {task.lease_id for task in self.held.values()}
+        self.named_at = {one: at for one, at in self.named_at.items() if one in held}
+        before = time.monotonic() - seconds
+        return {one for one in held if self.named_at.get(one, 0.0) < before}
 
     def overdue(self, now: float) -> set[str]:
         """Gives the leases whose assignments were not accepted in time."""

@@ -126,4 +126,5 @@ class DueLoop:
         if time.monotonic() - self._touched_at > _TOUCH_SECONDS:
             self._touched_at = time.monotonic()
             await hub.touch_sessions()
+            await hub.free_lost_slots()
         return again

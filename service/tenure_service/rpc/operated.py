@@ -4,7 +4,7 @@ import functools
 import logging
 from typing import Any, Final
 
-from google.protobuf import json_format
+from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
 from tenure_service.engine.errors import TenureError
@@ -69,7 +69,11 @@ def _namespace(context: Context) -> str | None:
 
 def _summary(request: Message) -> str:
     """Tells what was asked, as JSON: requests of operators hold neither payloads nor secrets."""
-    text = json_format.MessageToJson(
-        request, indent=None, preserving_proto_field_name=True, ensure_ascii=False
-    )
+    try:
+        text = json_format.MessageToJson(
+            request, indent=None, preserving_proto_field_name=True, ensure_ascii=False
+        )
+    except json_format.SerializeToJsonError:
+        # A duration or an instant beyond what JSON can say; the call is refused for it.
+        text = text_format.MessageToString(request, as_one_line=True, as_utf8=True)
     return text if len(text) <= _REQUEST_LETTERS_MAX else text[: _REQUEST_LETTERS_MAX - 1] + "…"

@@ -410,6 +410,7 @@ class WorkStream:
             alive = await self._hub.renew(
                 self._namespace_id, [token for _, token in found], progress=said
             )
+        session.name_leases(token[0] for _, token in found)
         lost = [(text, token[0]) for text, token in found if token not in alive]
         session.drop_leases({lease_id for _, lease_id in lost}.difference(x for x, _ in alive))
         ack.lost_lease_tokens.extend(text for text, _ in lost)

@@ -227,6 +227,12 @@ def outstanding(conn: Conn, lease_ids: Sequence[str]) -> list[rows.OutstandingTa
     return statements.tuples(conn, "lease_outstanding", rows.OutstandingTask, parameters)
 
 
+def live(conn: Conn, lease_ids: Sequence[str]) -> set[str]:
+    """Says which of these leases are still there."""
+    parameters = {"lease_ids": arrays.uuids(lease_ids)}
+    return {row.lease_id for row in statements.many(conn, "lease_live", rows.LeaseLive, parameters)}
+
+
 def ready_lanes(conn: Conn, served: Sequence[tuple[int, str, str]]) -> list[rows.LaneHead]:
     """Finds the lanes that hold a task, of those that (namespace, queue, name) handlers serve."""
     parameters = {

@@ -7,7 +7,6 @@ Secrets that got into a text, whoever wrote it, do not leave: keys, passwords of
 """
 
 import contextvars
-import importlib.util
 import logging
 import re
 import sys
@@ -102,9 +101,9 @@ def configure(
     if root.handlers:
         return
     handler = logging.StreamHandler(stream or sys.stderr)
-    if importlib.util.find_spec("structlog") is not None:
+    try:
         made = formatter(form, time_format=time_format, logger_names=logger_names)
-    else:
+    except ImportError:
         # The install for workers alone does without it, and without fields.
         name = " %(name)s:" if logger_names else ""
         made = logging.Formatter(f"%(asctime)s %(levelname)s{name} %(message)s", time_format)
@@ -141,7 +140,7 @@ def formatter(
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             _with_call,
             structlog.processors.format_exc_info,
-
+            _without_secrets,
             *render,
         ],
     )

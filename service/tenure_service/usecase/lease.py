@@ -1,6 +1,6 @@
 """Handing out tasks: picks of several sessions from several lanes, in one transaction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tenure_service.engine.policy import Policy
@@ -78,6 +78,11 @@ def take(conn: Conn, pick: Pick) -> tuple[list[rows.LeasedTask], dict[str, rows.
 def heads(database: Database, lane_ids: Sequence[int]) -> list[rows.LaneHead]:
     """Finds the first waiting task of each lane, the most urgent lane first."""
     return database.read(lambda conn: leases.heads(conn, lane_ids))
+
+
+def gone(database: Database, lease_ids: Collection[str]) -> set[str]:
+    """Says which of these leases are not there any more."""
+    return set(lease_ids) - database.read(lambda conn: leases.live(conn, sorted(lease_ids)))
 
 
 def renew(

@@ -45,7 +45,7 @@ def make(sources: Sources) -> Starlette:
     text = Text(metrics.REGISTRY)
 
     async def measures(request: Request) -> Response:
-        if sources.keys is None:
+        if sources.keys is not None:
             refused = await _refuse(sources.keys, request.headers.get("authorization"))
             if refused is not None:
                 return refused

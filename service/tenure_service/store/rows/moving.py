@@ -92,6 +92,13 @@ class CompletedCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLive:
+    """A lease that is there."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRow:
     """A locked lease; the arrays run in parallel."""
 

@@ -136,6 +136,13 @@ where
     )
 order by l.lease_id, m.rank, m.seq;
 
+-- name: lease_live :many LeaseLive
+-- Says which of these leases are still there.
+-- Invariants: none. Locks: none. Index: leases_pkey.
+select l.lease_id::text
+from leases as l
+where l.lease_id = any(%(lease_ids)s::uuid []);
+
 -- name: lane_ready :many LaneHead
 -- Finds, among the lanes that handlers serve, those that hold a task, the most urgent first; at
 -- equal rank the longest waiting first.

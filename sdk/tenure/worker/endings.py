@@ -1,0 +1,93 @@
+"""Why streams end: what the log says of it, and whether another try can help.
+
+A refusal is what no later stream will be spared: somebody has to change something first. A worker that was never connected ends with one, if it was started to run until a signal: whoever
+started it reads the error. One that was connected goes on trying, loudly: the server it came from
+may be replaced by one that takes it, and its leases are worth waiting for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Final
+
+from tenure import connection, diagnosis, errors
+
+if TYPE_CHECKING:
+    from tenure.channel import Target
+    from tenure.worker.stream import Ending
+
+_log = logging.getLogger("tenure.worker")
+
+# What to do, by the reason that a Tenure server gives.
+_ADVICE: Final = {
+    "FIELD_INVALID": "change what the worker or its tasks declare",
+    "NOT_REGISTERED": "create the namespace with `tenure namespace create`, or set TENURE_NAMESPACE",
+    "VERSION_UNSUPPORTED": "upgrade the older one of this package and the server",
+    "UNAUTHENTICATED": "set TENURE_API_KEY, or pass api_key=..., to a key that the server knows",
+    "SCOPE_MISSING": "use an API key that may run workers",
+}
+# The same by status, for answers of a proxy or of another gRPC server.
+_FOREIGN_STATUSES: Final = frozenset({"UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED"})
+
+
+class Endings:
+    """Endings explains the ends of one worker's streams; used on the I/O loop."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._said = ""
+
+    def opened(self) -> None:
+        """Notes that a stream was opened: what ended the one before may be said again."""
+        self._said = ""
+
+    async def understood(self, ending: Ending, *, looks: bool) -> Ending:
+        """Returns the ending with its refusal, if it is one.
+
+        Args:
+            ending: How the stream ended.
+            looks: True if a look at what listens there may take some seconds.
+        """
+        error: errors.TenureError | None = ending.refusal or ending.error
+        looks = looks and _unreachable(ending)
+        if looks and (cause := await diagnosis.mismatch(self._target)) is not None:
+            error = errors.TransportMismatch(cause, status="UNAVAILABLE")
+        found = None if error is None else _refusal(error, self._target.address)
+        return dataclasses.replace(ending, refusal=found)
+
+    def say(self, ending: Ending, *, connected_before: bool, is_last: bool) -> None:
+        """Logs why a stream ended: refusals each time, the rest once for each text."""
+        if ending.refusal is not None:
+            goes_on = "" if is_last else "; trying again, but no time cures this"
+            _log.error("%s%s", ending.refusal, goes_on)
+            return
+        if ending.text == self._said:
+            return
+        self._said = ending.text
+        where = self._target.address
+        if _unreachable(ending) and not connected_before:
+            hint = connection.START_HINT
+            _log.warning("no Tenure server answers at %s (%s); %s", where, ending.text, hint)
+        else:
+            _log.warning("the stream to %s ended (%s); connecting again", where, ending.text)
+
+
+def _unreachable(ending: Ending) -> bool:
+    error = ending.error
+    return error is not None and error.status == "UNAVAILABLE" and not error.reason
+
+
+def _refusal(error: errors.TenureError, address: str) -> errors.TenureError | None:
+    """Returns the error with what to do about it, if no time cures it; else None."""
+    if isinstance(error, errors.TransportMismatch | errors.UsageError):
+        return error
+    if not isinstance(error, errors.ServiceError):
+        return None
+    advice = _ADVICE.get(error.reason)
+    if advice is None:
+        if error.reason or error.status not in _FOREIGN_STATUSES:
+            return None
+        advice = connection.foreign_hint(address)
+    error.args = (f"the server at {address} refuses this worker: {error}; {advice}",)
+    return error

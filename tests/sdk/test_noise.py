@@ -1,0 +1,107 @@
+"""What a worker says of handlers: once, by name, and never at the length of their data."""
+
+import asyncio
+import logging
+import os
+import threading
+
+import pytest
+
+from tenure import App, Retry, TaskFailed, Worker
+from tests.fix_server import RunningServer
+
+
+async def test_handler__blocks_the_event_loop__is_named_in_one_warning(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("noise", server.address)
+
+    @app.task
+    async def rude() -> None:
+        threading.Event().wait(2)
+
+    @app.task
+    async def polite() -> None:
+        await asyncio.sleep(2)  # tidy: a handler that takes its time and lets others run
+
+    @app.task
+    def in_a_thread() -> None:
+        threading.Event().wait(2)
+
+    async with Worker(app):
+        handles = [await task.aenqueue() for task in (polite, in_a_thread)]
+        for handle in handles:
+            await handle.aresult(30)
+        assert "blocked the event loop" not in caplog.text
+        for _ in range(2):
+            await (await rude.aenqueue()).aresult(30)
+    warnings = [each for each in caplog.records if "blocked the event loop" in each.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].levelno == logging.WARNING
+    assert "the async handler 'rude' has blocked" in warnings[0].getMessage()
+
+
+async def test_handler__raises_five_megabytes__is_logged_clipped(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("noise", server.address)
+
+    @app.task(retry=Retry(1))
+    def verbose(cause: bool) -> None:  # noqa: FBT001 - which one is long
+        try:
+            os.environ["x" * 5_000_000 if cause else "short"]
+        except KeyError as exc:
+            raise ValueError("short" if cause else "x" * 5_000_000) from exc
+
+    async with Worker(app):
+        for cause in (False, True):
+            handle = await verbose.aenqueue(cause)
+            with pytest.raises(TaskFailed) as caught:
+                await handle.aresult(30)
+            assert len(caught.value.failure.format()) < 150_000
+    formatted = [logging.Formatter().format(each) for each in caplog.records]
+    failures = [each for each in formatted if "attempt 1 of 1: ValueError" in each]
+    assert len(failures) == 2
+    assert max(map(len, formatted)) < 50_000
+    assert all("in verbose" in each for each in failures)
+
+
+async def test_handler__raises_a_short_message__is_logged_with_its_exception(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("noise", server.address)
+
+    @app.task(retry=Retry(1))
+    def brief() -> None:
+        raise ValueError("short")
+
+    async with Worker(app):
+        await (await brief.aenqueue()).await_(30)
+    (record,) = [each for each in caplog.records if "attempt 1 of 1" in each.getMessage()]
+    # Collectors of errors group by it.
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+async def test_arguments__thousands_are_wrong__the_failure_is_short(server: RunningServer) -> None:
+    right, wrong = App("noise", server.address), App("noise", server.address)
+
+    @wrong.task(name="add")
+    def enqueue(numbers: list[str]) -> None: ...
+
+    @right.task(name="add", retry=Retry(1))
+    def add(numbers: list[int]) -> None: ...
+
+    secret = "a secret value " * 5
+    handle = await enqueue.using(retry=Retry(1)).aenqueue([secret] * 10_000)
+    async with Worker(right):
+        with pytest.raises(TaskFailed) as caught:
+            await handle.aresult(30)
+    failure = caught.value.failure
+    assert failure.type == "ValueRefused"
+    assert failure.message.startswith("arguments of task 'add': numbers.0: Input should be a valid")
+    assert failure.message.endswith("; and 9,995 more")
+    assert failure.cause is None
+    assert "a secret value" not in failure.format()
+    assert len(failure.format()) < 5_000
+    del add

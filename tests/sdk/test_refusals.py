@@ -1,0 +1,160 @@
+"""Refusals that no time cures: said at once to whoever runs the worker, loudly ever after."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import tenure
+from tenure import App, AsyncClient, NewTask, Retry, TaskOutcome, TaskState, Worker
+from tenure.worker import session
+from tests.eventually import eventually
+from tests.fix_server import RunningServer
+from tests.sdk.relay import Relay
+
+
+def make_app(address: str, namespace: str = "default", **options: Any) -> App:
+    app = App("refusals", address, namespace)
+
+    @app.task(**options)
+    def noop() -> None: ...
+
+    return app
+
+
+async def end_of(worker: Worker) -> None:
+    """Starts a worker as `run` does, and waits for its end."""
+    try:
+        async with asyncio.timeout(10):
+            await asyncio.wrap_future(worker._start(ends_refused=True))
+    finally:
+        await worker.aclose(0)
+
+
+async def test_run__unknown_namespace__ends_with_what_to_do(server: RunningServer) -> None:
+    with pytest.raises(tenure.NotFound, match=r"refuses this worker: .*tenure namespace create"):
+        await end_of(Worker(make_app(server.address, "nobody")))
+
+
+async def test_run__declaration_that_the_server_refuses__ends_and_names_it(
+    server: RunningServer,
+) -> None:
+    # The client leaves the length of these to the server.
+    app = make_app(server.address, retry=Retry(unless=["x" * 300]))
+    with pytest.raises(tenure.FieldInvalid, match=r"non_retryable_types.*change what the worker"):
+        await end_of(Worker(app))
+
+
+async def test_run__version_that_the_server_does_not_speak__ends(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PROTOCOL_VERSION", "99.0")
+    with pytest.raises(tenure.VersionUnsupported, match="upgrade the older one"):
+        await end_of(Worker(make_app(server.address)))
+
+
+@pytest.mark.parametrize("status", ["UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"])
+async def test_run__proxy_refuses_the_first_stream__ends(
+    status: str, server: RunningServer
+) -> None:
+    relay = Relay(server.address)
+    relay.refuse(grpc.StatusCode[status])
+    await relay.start()
+    try:
+        with pytest.raises(tenure.ServiceError, match=r"no Tenure server of this version"):
+            await end_of(Worker(make_app(relay.address)))
+    finally:
+        await relay.stop()
+
+
+@pytest.mark.parametrize("status", ["UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"])
+async def test_stream__refused_after_it_was_connected__goes_on_loudly(
+    status: str, server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = Relay(server.address)
+    await relay.start()
+    worker = Worker(make_app(relay.address))
+    done = worker._start(ends_refused=True)
+    try:
+        assert await asyncio.to_thread(eventually, lambda: relay.opened_count == 1)
+        client = AsyncClient(server.address)
+        await taken(client)
+        relay.refuse(grpc.StatusCode[status])
+        relay.break_streams(grpc.StatusCode[status])
+        assert await asyncio.to_thread(eventually, lambda: relay.opened_count >= 3, seconds=20)
+        assert not done.done()
+        relay.refuse(None)
+        await taken(client)
+    finally:
+        await worker.aclose(0)
+        await relay.stop()
+    loud = [each for each in caplog.records if "no time cures this" in each.getMessage()]
+    # Each time, not once.
+    assert len(loud) >= 2
+    assert {each.levelno for each in loud} == {logging.ERROR}
+
+
+async def taken(client: AsyncClient) -> None:
+    """Waits until the worker has run a new task."""
+    task = await client.enqueue(NewTask(name="noop"))
+    outcome = (await client.await_tasks([task.id], 40))[task.id]
+    assert isinstance(outcome, TaskOutcome)
+    assert outcome.state is TaskState.COMPLETED
+
+
+async def test_start__refused__goes_on_and_serves_once_it_may(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Worker(make_app(server.address, "later")):
+        assert await asyncio.to_thread(
+            eventually, lambda: caplog.text.count("no time cures this") >= 2, seconds=20
+        )
+        await AsyncClient(server.address).create_namespace("later")
+        await taken(AsyncClient(server.address, "later"))
+
+
+async def test_command__refused_at_its_first_connection__exits_with_the_reason(
+    server: RunningServer,
+) -> None:
+    command = [sys.executable, "-m", "tenure_service", "worker", "tests.sdk.process_app:app"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*command, "--address", server.address, "--namespace", "nobody"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "tenure namespace create" in done.stderr.splitlines()[-1]
+
+
+async def test_run__refused__restores_signals_and_may_run_again(server: RunningServer) -> None:
+    code = f"""
+import signal, tenure
+app = tenure.App("refusals", {server.address!r}, "nobody")
+app.task(name="noop")(lambda: None)
+worker = tenure.Worker(app)
+for _ in range(2):
+    try:
+        worker.run()
+    except tenure.NotFound:
+        print("refused", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+"""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["refused True"] * 2, done.stderr

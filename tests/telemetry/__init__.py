@@ -1,0 +1,1 @@
+"""Measures, logs and HTTP of a server."""
