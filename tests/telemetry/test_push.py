@@ -45,7 +45,8 @@ class Collector(collector_grpc.MetricsServiceServicer):
 async def collecting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
     made = Collector()
     serving = grpc.aio.server()
-    collector_grpc.add_MetricsServiceServicer_to_server(made, serving)
+    add: Any = collector_grpc.add_MetricsServiceServicer_to_server
+    add(made, serving)
     port = serving.add_insecure_port("127.0.0.1:0")
     await serving.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")

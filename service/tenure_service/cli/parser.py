@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tenure_service import __version__
-from tenure_service.cli import access_commands, exits, flags
+from tenure_service.cli import access_commands, exits, flags, policy_commands
 from tenure_service.cli.building import add as _add
 from tenure_service.cli.building import group as _group
 
@@ -50,6 +50,7 @@ def build() -> argparse.ArgumentParser:
     _task(commands)
     _dead_letter(commands)
     _registry(commands)
+    policy_commands.build(commands)
     access_commands.build(commands)
     return top
 
