@@ -30,6 +30,15 @@ CREATE TYPE tenure.timer_kind AS ENUM (
     'BACKOFF'
 );
 
+CREATE FUNCTION tenure.audit_events_refuse() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+    raise exception 'audit events are only ever added'
+    using errcode = 'restrict_violation';
+end
+$$;
+
 CREATE TABLE tenure.api_keys (
     api_key_id uuid DEFAULT uuidv7() NOT NULL,
     namespace_id integer,
@@ -39,7 +48,30 @@ CREATE TABLE tenure.api_keys (
     queue_globs text[] DEFAULT '{*}'::text[] NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     revoked_at timestamp with time zone,
+    created_by text,
+    expires_at timestamp with time zone,
+    used_at timestamp with time zone,
     CONSTRAINT api_keys_scopes_known CHECK ((scopes <@ ARRAY['worker'::text, 'client'::text, 'admin'::text]))
+);
+
+CREATE TABLE tenure.audit_events (
+    audit_event_id bigint NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    namespace text,
+    actor text NOT NULL,
+    action text NOT NULL,
+    request text NOT NULL,
+    outcome text NOT NULL,
+    peer text NOT NULL
+);
+
+ALTER TABLE tenure.audit_events ALTER COLUMN audit_event_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenure.audit_events_audit_event_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE TABLE tenure.cancel_requests (
@@ -464,6 +496,9 @@ ALTER TABLE ONLY tenure.api_keys
 ALTER TABLE ONLY tenure.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (api_key_id);
 
+ALTER TABLE ONLY tenure.audit_events
+    ADD CONSTRAINT audit_events_pkey PRIMARY KEY (audit_event_id);
+
 ALTER TABLE ONLY tenure.cancel_requests
     ADD CONSTRAINT cancel_requests_pkey PRIMARY KEY (run_id, task_id);
 
@@ -660,3 +695,5 @@ ALTER INDEX tenure.ready_tasks_deadline_idx ATTACH PARTITION tenure.ready_tasks_
 ALTER INDEX tenure.ready_tasks_pkey ATTACH PARTITION tenure.ready_tasks_p7_pkey;
 
 ALTER INDEX tenure.ready_tasks_task_idx ATTACH PARTITION tenure.ready_tasks_p7_task_id_idx;
+
+CREATE TRIGGER audit_events_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON tenure.audit_events FOR EACH STATEMENT EXECUTE FUNCTION tenure.audit_events_refuse();
