@@ -25,7 +25,7 @@ from tenure import (
     TaskState,
     Worker,
 )
-from tests.eventually import eventually
+from tests.eventually import eventually, eventually_async
 from tests.fix_server import RunningServer
 from tests.sdk.process_app import app
 
@@ -45,6 +45,10 @@ def client(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> AsyncClien
 async def worker(client: AsyncClient) -> AsyncIterator[Worker]:
     made = Worker(app, concurrency=3, mode="process")
     made.start()
+    # What is enqueued by name alone gets the policy that the worker has declared by then.
+    async with asyncio.timeout(30):
+        while not await client.list_workers():
+            await eventually_async(lambda: False, seconds=0.05)
     yield made
     await made.aclose(grace=0)
 
