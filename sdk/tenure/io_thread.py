@@ -141,6 +141,9 @@ class IoThread:
 
 io_thread = IoThread()
 if hasattr(os, "register_at_fork"):
+    # gRPC reads this when it is first used. Its own care of forks, of no use to a child that may not
+    # use it, kills one parent in ten (SIGSEGV); the Python side of it is off by default anyway.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.register_at_fork(after_in_child=io_thread.forked)
 
 

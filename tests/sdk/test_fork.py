@@ -102,13 +102,16 @@ os._exit(0)
 def test_run__child_forked_by_a_handler_gets_sigterm__ends_by_it() -> None:
     code = """
 child = []
+alive, says = os.pipe()
 
 def fork():
     child.append(os.fork())
     if child[0] == 0:
         signal.alarm(10)
+        os.write(says, b".")
         while True:
             threading.Event().wait(0.05)  # handlers run between two waits
+    os.read(alive, 1)  # Python forgets signals that come before a child is quite there
     os.kill(child[0], signal.SIGTERM)
     print(os.waitstatus_to_exitcode(os.waitpid(child[0], 0)[1]), flush=True)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -161,8 +161,12 @@ async def test_connect__client_certificates_asked_for__are_shown_or_missed(
         await refused(peer.address, "asks for a client certificate", tls=files.ca)
         foreign = tenure.TLS(ca=files.ca, cert=stranger.cert, key=stranger.key)
         await refused(peer.address, "asks for a client certificate", tls=foreign)
-        for name in ("CA", "CERT", "KEY"):
-            monkeypatch.setenv(f"TENURE_TLS_{name}", getattr(files, name.lower()))
+        for name, path in (
+            ("CA", files.ca),
+            ("CLIENT_CERT", files.cert),
+            ("CLIENT_KEY", files.key),
+        ):
+            monkeypatch.setenv(f"TENURE_TLS_{name}", path)
         assert await AsyncClient(peer.address).list_workers() == []
 
 
