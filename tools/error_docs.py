@@ -31,7 +31,8 @@ _HEAD: Final = """\
 
 Every error of a call, and every `google.rpc.Status` of an item, carries one `google.rpc.ErrorInfo` whose `domain` is
 `tenure` and whose `reason` is one of the names below behind `ERROR_REASON_`. Decide on the reason, never on the text. All
-details together stay under 4 KiB.
+details together stay under 4 KiB. Two answers come from gRPC itself and carry none: RESOURCE_EXHAUSTED for a request larger
+than 16 MiB (send less; it never succeeds), and UNAVAILABLE where no server answers.
 
 Some errors can meet every call, so that the calls below do not list them: `BUG`, `CONTENTION`, `DATABASE_UNAVAILABLE`,
 and `NOT_REGISTERED` for a namespace that does not exist.

@@ -67,7 +67,7 @@ class AuditEvent:
     """AuditEvent is one thing that an operator did or asked.
 
     Attributes:
-        actor: `key:NAME`, `database:ROLE`, or `anonymous` where no keys are asked for.
+        actor: `key:NAME:ID`, `database:USER@HOST`, or `anonymous` where no keys are asked for.
         action: Name of the RPC or command.
         request: What was asked, as JSON, clipped.
         outcome: `OK`, or the reason of the error.

@@ -7,6 +7,7 @@ result, without secrets.
 import ipaddress
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -128,6 +129,18 @@ class ServerConfig(BaseModel):
             raise ValueError("is set without --tls-cert (TENURE_TLS_CERT)")
         if info.field_name == "tls_key" and value is None and certificate is not None:
             raise ValueError("not set, and --tls-cert needs it")
+        if value is None or certificate is None:
+            return value
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            if info.field_name == "tls_key":
+                context.load_cert_chain(certificate, value, password="")
+            else:
+                context.load_verify_locations(value)
+        except OSError as exc:
+            raise ValueError(
+                f"{value} cannot be used (with {certificate}): {exc.strerror or exc}"
+            ) from exc
         return value
 
     @property

@@ -93,7 +93,8 @@ def test_audit__after_some_deeds__lists_them(database: str) -> None:
         assert secret.startswith("tenure_")
         found = json.loads(_run("audit", "--json", "--address", address).out)
         actions = [(event["action"], event["outcome"]) for event in found["events"]]
-        assert actions == [("CreateApiKey", "OK"), ("SetQueue", "OK")]
+        assert actions[0] == ("CreateApiKey", "OK")
+        assert ("SetQueue", "OK") in actions
         assert found["events"][0]["actor"].startswith("database:")
         assert secret not in json.dumps(found)
         shown = _run("audit", "--limit", "1", "--address", address)

@@ -28,7 +28,9 @@ async def test_restore_check__database_with_leases_and_timers__voids_holds_and_r
     assert shown["ready"] == [{"namespace": "default", "queue": "default", "ready_count": 1}]
     assert stage.all("select count(*) from leases") == [(1,)]
 
-    done = await run_here("restore-check", *where)
+    busy = await run_here("restore-check", *where)
+    assert (busy.code, "servers work on this database" in busy.err) == (3, True)
+    done = await run_here("restore-check", *where, "--force")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].startswith("data stands at")
@@ -40,7 +42,7 @@ async def test_restore_check__database_with_leases_and_timers__voids_holds_and_r
     assert lines[-1].split() == ["default", "default", "3"]
     assert "heard from in the last 15 s" in done.err
 
-    repeated = await run_here("restore-check", *where, "--json")
+    repeated = await run_here("restore-check", *where, "--json", "--force")
     assert "held already" in repeated.err
     assert "held already" not in done.err + dry.err
     again = json.loads(repeated.out)
@@ -58,7 +60,7 @@ async def test_restore_check__database_with_leases_and_timers__voids_holds_and_r
 def test_restore_check__piped__tells_of_progress_in_lines(stage: Stage) -> None:
     stage.tasks(1)
     stage.lease(1)
-    done = run("restore-check", TENURE_DATABASE=stage.dsn)
+    done = run("restore-check", "--force", TENURE_DATABASE=stage.dsn)
     assert done.code == 0, done.err
     assert "closed 1 sessions, ended 0 leases, put 0 tasks back" in done.err.splitlines()
 

@@ -49,6 +49,17 @@ def test_server__no_database__says_one_sentence() -> None:
     assert "secret" not in done.err
 
 
+def test_server__tls_files_do_not_fit__names_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "cert").write_text("nothing")
+    done = run(
+        *("server", "--database", "host=127.0.0.1", *ANY_PORT, "--tls-cert", tmp_path / "cert"),
+        *("--tls-key", tmp_path / "none"),
+    )
+    assert done.code == 2
+    assert "TENURE_TLS_KEY: " in done.err
+    assert str(tmp_path / "none") in done.err
+
+
 async def test_migrate__no_conninfo__says_one_sentence() -> None:
     done = await run_here("migrate", "--database", "nonsense")
     assert (done.code, done.err.count("\n")) == (1, 1)
@@ -114,6 +125,15 @@ async def test_migrate__empty_database__applies_and_then_has_nothing_to_do(
     assert after.out.count("applied") == len(names)
 
 
+async def test_config__listens_elsewhere__shows_that_http_takes_any_port() -> None:
+    database = ("--database", "postgresql://db/tenure")
+    done = await run_here("config", *database, "--listen", "127.0.0.1:7000", "--json")
+    rows = {each["setting"]: each["value"] for each in json.loads(done.out)}
+    assert rows["http"] == "127.0.0.1:0"
+    none = await run_here("config", *database, "--http", "", "--json")
+    assert {each["setting"]: each["value"] for each in json.loads(none.out)}["http"] == ""
+
+
 def test_config__prints_sources_and_hides_secrets() -> None:
     done = run(
         "config",
@@ -131,6 +151,7 @@ def test_config__prints_sources_and_hides_secrets() -> None:
     }
     assert rows["log_level"]["source"] == "TENURE_LOG_LEVEL"
     assert rows["listen"]["source"] == "default"
+    assert rows["http"] == {"setting": "http", "value": "127.0.0.1:7712", "source": "default"}
     assert "hidden" not in done.out
     assert "TENURE_HEARBEAT is set" in done.err
 

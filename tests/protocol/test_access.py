@@ -340,6 +340,21 @@ async def test_used__now_and_then__is_noted(
     assert used.fetchone() == (True,)
 
 
+async def test_used__stream_stays_open__is_noted_too(
+    make: Make, locked: Server, conn: psycopg.Connection
+) -> None:
+    one = await RawWorker.open(make(Scope.WORKER))
+    hub = locked._hub
+    assert hub is not None
+    await asyncio.to_thread(hub.keys.refresh)
+    conn.execute("update api_keys set used_at = now() - interval '1 hour'")
+    await hub.check_keys()
+    assert conn.execute(
+        "select used_at > now() - interval '1 minute' from api_keys"
+    ).fetchone() == (True,)
+    await one.close()
+
+
 async def test_secret__of_a_key__is_nowhere(make: Make, conn: psycopg.Connection) -> None:
     operator = make()
     created = await _admin(operator).CreateApiKey(
@@ -391,9 +406,12 @@ async def test_audit__listed__tells_who_did_what_newest_first(make: Make) -> Non
     )
     events = [*first.events, *second.events]
     assert [event.action for event in events] == ["SetQueue", "SetQueue"]
-    assert events[0].actor == "key:test 0"
+    assert events[0].actor.startswith("key:test 0:")
     assert events[0].namespace == "default"
-    assert events[1].request == '{"name": "mail", "paused": true}'
+    assert [event.request for event in events] == [
+        '{"name": "mail", "paused": false}',
+        '{"name": "mail", "paused": true}',
+    ]
     assert {event.outcome for event in events} == {"OK"}
 
 

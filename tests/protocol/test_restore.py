@@ -57,7 +57,8 @@ class Restore:
 
     async def command(self, *words: str) -> str:
         """Runs `tenure restore-check`; gives what it printed."""
-        done = await run_here("restore-check", "--database", self.dsn, *words)
+        forced = () if words else ("--force",)
+        done = await run_here("restore-check", "--database", self.dsn, *words, *forced)
         assert done.code == 0, done.err
         return done.out
 

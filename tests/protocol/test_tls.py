@@ -156,6 +156,16 @@ async def test_renew__file_is_broken__the_old_certificate_stays_and_it_is_logged
     assert await _serial(secure) == _serial_of(files.cert.read_bytes())
 
 
+async def test_renew__key_of_another_certificate__is_not_used_and_it_is_logged(
+    secure: Server, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = _serial_of(files.cert.read_bytes())
+    files.key.write_bytes(files.authority.issue_cert("other").private_key_pem.bytes())
+    with caplog.at_level(logging.ERROR):
+        assert await _serial(secure) == first
+    assert "are no certificate and its unencrypted key" in caplog.text
+
+
 @pytest.mark.parametrize("broken", ["cert", "key"])
 def test_read__file_is_none_of_its_kind__is_named(files: Files, broken: str) -> None:
     path: Path = getattr(files, broken)

@@ -353,7 +353,9 @@ class AuditEvent(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
     actor: _builtins.str
-    """Who: `key:NAME`, `database:ROLE`, or `anonymous` where no keys are asked for."""
+    """Who: `key:NAME:ID`, `database:USER@HOST` for a command at the database itself, or `anonymous`
+    where no keys are asked for.
+    """
     action: _builtins.str
     """What: the name of the RPC or command, such as `SetQueue`."""
     namespace: _builtins.str
@@ -570,6 +572,7 @@ class Worker(_message.Message):
     OPENED_AT_FIELD_NUMBER: _builtins.int
     SEEN_AT_FIELD_NUMBER: _builtins.int
     RECEIVING_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of its session."""
     held_count: _builtins.int
@@ -577,6 +580,10 @@ class Worker(_message.Message):
     receiving: _builtins.bool
     """True while it has a stream that takes tasks; false while the stream is broken, paused or
     draining. Heartbeats alone do not make it true.
+    """
+    gone: _builtins.bool
+    """True if nobody has heard from it for a minute and it holds no lease that lives. Its session is
+    closed a minute or two later, unless it comes back.
     """
     @_builtins.property
     def identity(self) -> _worker_pb2.WorkerIdentity:
@@ -609,10 +616,11 @@ class Worker(_message.Message):
         opened_at: _timestamp_pb2.Timestamp | None = ...,
         seen_at: _timestamp_pb2.Timestamp | None = ...,
         receiving: _builtins.bool = ...,
+        gone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "opened_at", b"opened_at", "seen_at", b"seen_at", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handlers", b"handlers", "held_count", b"held_count", "identity", b"identity", "opened_at", b"opened_at", "receiving", b"receiving", "seen_at", b"seen_at", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "handlers", b"handlers", "held_count", b"held_count", "identity", b"identity", "opened_at", b"opened_at", "receiving", b"receiving", "seen_at", b"seen_at", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -786,7 +794,7 @@ class DeadLetter(_message.Message):
     attempt: _builtins.int
     """Attempts that were made."""
     task_state: _task_pb2.TaskState.ValueType
-    """State of the task now; DEAD unless it was replayed."""
+    """State of the task now: DEAD. Unset for a replayed one, whose state GetTask tells."""
     @_builtins.property
     def failure(self) -> _payload_pb2.Failure:
         """Failure of the last delivery."""

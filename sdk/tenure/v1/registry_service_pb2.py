@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from tenure.v1 import policy_pb2 as tenure_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n tenure/v1/registry_service.proto\x12\ttenure.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16tenure/v1/policy.proto\"\xdf\x01\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x08\x64\x65\x63lared\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12\'\n\x08override\x18\x03 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12(\n\teffective\x18\x04 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12\x13\n\x0b\x61pp_version\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x05Queue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\tpaused_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Q\n\x18SetTaskDefinitionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x08override\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\"J\n\x19SetTaskDefinitionResponse\x12-\n\ndefinition\x18\x01 \x01(\x0b\x32\x19.tenure.v1.TaskDefinition\"C\n\x1aListTaskDefinitionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"f\n\x1bListTaskDefinitionsResponse\x12.\n\x0b\x64\x65\x66initions\x18\x01 \x03(\x0b\x32\x19.tenure.v1.TaskDefinition\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x0fSetQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"3\n\x10SetQueueResponse\x12\x1f\n\x05queue\x18\x01 \x01(\x0b\x32\x10.tenure.v1.Queue\":\n\x11ListQueuesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListQueuesResponse\x12 \n\x06queues\x18\x01 \x03(\x0b\x32\x10.tenure.v1.Queue\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xe7\x02\n\x0fRegistryService\x12^\n\x11SetTaskDefinition\x12#.tenure.v1.SetTaskDefinitionRequest\x1a$.tenure.v1.SetTaskDefinitionResponse\x12\x64\n\x13ListTaskDefinitions\x12%.tenure.v1.ListTaskDefinitionsRequest\x1a&.tenure.v1.ListTaskDefinitionsResponse\x12\x43\n\x08SetQueue\x12\x1a.tenure.v1.SetQueueRequest\x1a\x1b.tenure.v1.SetQueueResponse\x12I\n\nListQueues\x12\x1c.tenure.v1.ListQueuesRequest\x1a\x1d.tenure.v1.ListQueuesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n tenure/v1/registry_service.proto\x12\ttenure.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16tenure/v1/policy.proto\"\xf3\x01\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x08\x64\x65\x63lared\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12\'\n\x08override\x18\x03 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12(\n\teffective\x18\x04 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12\x13\n\x0b\x61pp_version\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nregistered\x18\x07 \x01(\x08\"D\n\x05Queue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\tpaused_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Q\n\x18SetTaskDefinitionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x08override\x18\x02 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\"J\n\x19SetTaskDefinitionResponse\x12-\n\ndefinition\x18\x01 \x01(\x0b\x32\x19.tenure.v1.TaskDefinition\"C\n\x1aListTaskDefinitionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"f\n\x1bListTaskDefinitionsResponse\x12.\n\x0b\x64\x65\x66initions\x18\x01 \x03(\x0b\x32\x19.tenure.v1.TaskDefinition\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"/\n\x0fSetQueueRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"3\n\x10SetQueueResponse\x12\x1f\n\x05queue\x18\x01 \x01(\x0b\x32\x10.tenure.v1.Queue\":\n\x11ListQueuesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListQueuesResponse\x12 \n\x06queues\x18\x01 \x03(\x0b\x32\x10.tenure.v1.Queue\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xe7\x02\n\x0fRegistryService\x12^\n\x11SetTaskDefinition\x12#.tenure.v1.SetTaskDefinitionRequest\x1a$.tenure.v1.SetTaskDefinitionResponse\x12\x64\n\x13ListTaskDefinitions\x12%.tenure.v1.ListTaskDefinitionsRequest\x1a&.tenure.v1.ListTaskDefinitionsResponse\x12\x43\n\x08SetQueue\x12\x1a.tenure.v1.SetQueueRequest\x1a\x1b.tenure.v1.SetQueueResponse\x12I\n\nListQueues\x12\x1c.tenure.v1.ListQueuesRequest\x1a\x1d.tenure.v1.ListQueuesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tenure.v1.registry_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TASKDEFINITION']._serialized_start=105
-  _globals['_TASKDEFINITION']._serialized_end=328
-  _globals['_QUEUE']._serialized_start=330
-  _globals['_QUEUE']._serialized_end=398
-  _globals['_SETTASKDEFINITIONREQUEST']._serialized_start=400
-  _globals['_SETTASKDEFINITIONREQUEST']._serialized_end=481
-  _globals['_SETTASKDEFINITIONRESPONSE']._serialized_start=483
-  _globals['_SETTASKDEFINITIONRESPONSE']._serialized_end=557
-  _globals['_LISTTASKDEFINITIONSREQUEST']._serialized_start=559
-  _globals['_LISTTASKDEFINITIONSREQUEST']._serialized_end=626
-  _globals['_LISTTASKDEFINITIONSRESPONSE']._serialized_start=628
-  _globals['_LISTTASKDEFINITIONSRESPONSE']._serialized_end=730
-  _globals['_SETQUEUEREQUEST']._serialized_start=732
-  _globals['_SETQUEUEREQUEST']._serialized_end=779
-  _globals['_SETQUEUERESPONSE']._serialized_start=781
-  _globals['_SETQUEUERESPONSE']._serialized_end=832
-  _globals['_LISTQUEUESREQUEST']._serialized_start=834
-  _globals['_LISTQUEUESREQUEST']._serialized_end=892
-  _globals['_LISTQUEUESRESPONSE']._serialized_start=894
-  _globals['_LISTQUEUESRESPONSE']._serialized_end=973
-  _globals['_REGISTRYSERVICE']._serialized_start=976
-  _globals['_REGISTRYSERVICE']._serialized_end=1335
+  _globals['_TASKDEFINITION']._serialized_end=348
+  _globals['_QUEUE']._serialized_start=350
+  _globals['_QUEUE']._serialized_end=418
+  _globals['_SETTASKDEFINITIONREQUEST']._serialized_start=420
+  _globals['_SETTASKDEFINITIONREQUEST']._serialized_end=501
+  _globals['_SETTASKDEFINITIONRESPONSE']._serialized_start=503
+  _globals['_SETTASKDEFINITIONRESPONSE']._serialized_end=577
+  _globals['_LISTTASKDEFINITIONSREQUEST']._serialized_start=579
+  _globals['_LISTTASKDEFINITIONSREQUEST']._serialized_end=646
+  _globals['_LISTTASKDEFINITIONSRESPONSE']._serialized_start=648
+  _globals['_LISTTASKDEFINITIONSRESPONSE']._serialized_end=750
+  _globals['_SETQUEUEREQUEST']._serialized_start=752
+  _globals['_SETQUEUEREQUEST']._serialized_end=799
+  _globals['_SETQUEUERESPONSE']._serialized_start=801
+  _globals['_SETQUEUERESPONSE']._serialized_end=852
+  _globals['_LISTQUEUESREQUEST']._serialized_start=854
+  _globals['_LISTQUEUESREQUEST']._serialized_end=912
+  _globals['_LISTQUEUESRESPONSE']._serialized_start=914
+  _globals['_LISTQUEUESRESPONSE']._serialized_end=993
+  _globals['_REGISTRYSERVICE']._serialized_start=996
+  _globals['_REGISTRYSERVICE']._serialized_end=1355
 # @@protoc_insertion_point(module_scope)

@@ -32,10 +32,13 @@ class TaskDefinition(_message.Message):
     EFFECTIVE_FIELD_NUMBER: _builtins.int
     APP_VERSION_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the task."""
     app_version: _builtins.str
     """Application version of the code that declared it. Empty: none."""
+    registered: _builtins.bool
+    """True once a worker's code declared a task of this name. False: an operator named it alone."""
     @_builtins.property
     def declared(self) -> _policy_pb2.TaskPolicy:
         """Policy that the newest registered code declares. Unset: none."""
@@ -61,10 +64,11 @@ class TaskDefinition(_message.Message):
         effective: _policy_pb2.TaskPolicy | None = ...,
         app_version: _builtins.str = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        registered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["declared", b"declared", "effective", b"effective", "override", b"override", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_version", b"app_version", "declared", b"declared", "effective", b"effective", "name", b"name", "override", b"override", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_version", b"app_version", "declared", b"declared", "effective", b"effective", "name", b"name", "override", b"override", "registered", b"registered", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

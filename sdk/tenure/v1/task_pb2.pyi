@@ -203,6 +203,9 @@ class Task(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    DETAILS_AT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Opaque id, at most 100 bytes."""
     name: _builtins.str
@@ -249,11 +252,23 @@ class Task(_message.Message):
 
     @_builtins.property
     def ready_at(self) -> _timestamp_pb2.Timestamp:
-        """When it may run, for DELAYED and BACKOFF."""
+        """When it may run, for DELAYED and BACKOFF; since when it waits for a worker, for READY."""
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
         """When it was over. Unset while it is not."""
+
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """When its handler started, for RUNNING, by the database's clock."""
+
+    @_builtins.property
+    def details(self) -> _payload_pb2.Payload:
+        """Progress that its handler told last. Unset: it told none, no handler runs, or this is a list."""
+
+    @_builtins.property
+    def details_at(self) -> _timestamp_pb2.Timestamp:
+        """When its handler told it, by the database's clock."""
 
     def __init__(
         self,
@@ -277,10 +292,13 @@ class Task(_message.Message):
         worker: _builtins.str = ...,
         key: _builtins.str = ...,
         cancel_requested: _builtins.bool = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        details: _payload_pb2.Payload | None = ...,
+        details_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "output", b"output", "policy", b"policy", "ready_at", b"ready_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "details_at", b"details_at", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "output", b"output", "policy", b"policy", "ready_at", b"ready_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "delivery", b"delivery", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "key", b"key", "lane", b"lane", "lost_count", b"lost_count", "name", b"name", "output", b"output", "policy", b"policy", "priority", b"priority", "queue", b"queue", "ready_at", b"ready_at", "state", b"state", "task_id", b"task_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "delivery", b"delivery", "details", b"details", "details_at", b"details_at", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "key", b"key", "lane", b"lane", "lost_count", b"lost_count", "name", b"name", "output", b"output", "policy", b"policy", "priority", b"priority", "queue", b"queue", "ready_at", b"ready_at", "started_at", b"started_at", "state", b"state", "task_id", b"task_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

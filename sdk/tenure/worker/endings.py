@@ -85,6 +85,12 @@ def _refusal(error: errors.TenureError, address: str) -> errors.TenureError | No
     if not isinstance(error, errors.ServiceError):
         return None
     advice = _ADVICE.get(error.reason)
+    kind, _, queue = error.metadata.get("scope", "").partition(" ")
+    if error.reason == "SCOPE_MISSING" and kind == "queue" and queue:
+        advice = (
+            f"use an API key whose globs allow it (`tenure key create NAME --queue {queue}`), or "
+            "serve other queues only (`tenure worker MODULE:NAME --queue Q`)"
+        )
     if advice is None:
         if error.reason or error.status not in _FOREIGN_STATUSES:
             return None

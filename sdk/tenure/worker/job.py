@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tenure.worker")
 
+# From the end of its grace until the process of a cancelled handler is killed. The sweep that does
+# it comes 20 times a second: all in all it takes less than a second.
+KILL_SECONDS = 0.5
+
 
 class Job:
     """Job is one assignment while this worker holds it.
@@ -110,6 +114,10 @@ class Job:
     def is_async(self) -> bool:
         """True if the handler is an `async def`."""
         return self.declaration is not None and self.declaration.is_async
+
+    def is_gone(self, now: float) -> bool:
+        """Says whether the server has ended the task, or is about to, while its handler runs on."""
+        return self.lost or (self.kill_at is not None and now >= self.kill_at - KILL_SECONDS)
 
     def time_left(self) -> float | None:
         """Returns seconds until the attempt's limit; None: no limit."""

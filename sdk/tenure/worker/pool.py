@@ -23,7 +23,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tenure.worker.job import cancel_asyncio
+from tenure.worker.job import KILL_SECONDS, cancel_asyncio
 from tenure.worker.loop_watch import LoopWatch
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 0.0002
 # A handler that has run this long is not short, whoever held the interpreter lock meanwhile.
 SHORT_SECONDS_SURE = 0.02
-# From the end of its grace until the process of a cancelled handler is killed. The sweep that does
-# it comes 20 times a second: all in all it takes less than a second.
-KILL_SECONDS = 0.5
 # How fast an estimate rises per job; it falls at once. Waits for the interpreter lock make single
 # jobs look 5 ms long, and must not count.
 ESTIMATE_RISE = 1.1

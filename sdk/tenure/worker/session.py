@@ -94,6 +94,9 @@ class Session:
         self._stopping = False
         self._stopped = asyncio.Event()
         self._busy = asyncio.Event()
+        # Handlers that still run though the server has ended their tasks: it counts their slots as
+        # free, and they are not.
+        self._gone_count = 0
         self._ended = asyncio.Event()
         self._opened_at = 0.0
         self._valid_until = 0.0
@@ -373,14 +376,14 @@ class Session:
 
     def _slots(self) -> worker_pb2.Slots:
         return worker_pb2.Slots(
-            total=0 if self._stopping else self._governor.slots,
+            total=0 if self._stopping else max(self._governor.slots - self._gone_count, 0),
             by_queue=self._settings.queue_slots,
         )
 
     async def _sweep_for_ever(self) -> None:
         while True:
             # What runs under a lost lease is held no more, and still has to end.
-            if not self._held and self._pool.idle:
+            if not self._held and self._pool.idle and not self._gone_count:
                 self._busy.clear()
                 await self._busy.wait()
             await asyncio.sleep(SWEEP_SECONDS)
@@ -398,7 +401,10 @@ class Session:
             for job in fresh:
                 job.announced = True
         self._pool.nudge(now)
-        if self._governor.step(now, len(running), len(slow)) and not self._stopping:
+        before = self._gone_count
+        self._gone_count = sum(job.is_gone(now) for job in running)
+        changed = self._governor.step(now, len(running), len(slow))
+        if (changed or self._gone_count != before) and not self._stopping:
             self._outbox.slots(self._slots())
         waiting_count = self._pool.waiting_count
         if waiting_count and (keep_count := self._keep_count(now, slow)) < waiting_count:

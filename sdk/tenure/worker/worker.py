@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
 
+    from tenure.task import Declaration
+
 CONCURRENCY = 10
 PREFETCH_MAX = 1_000
 GRACE_SECONDS = 30.0
@@ -237,8 +239,7 @@ class Worker:
         declarations = {name: task.declaration for name, task in self.app.tasks.items()}
         if not declarations:
             raise errors.HandlerRefused(f"the app {self.app.name!r} has no tasks to serve")
-        for declaration in declarations.values():
-            declaration.signature.resolve()
+        _resolve(declarations.values())
         isolated = [
             declaration
             for declaration in declarations.values()
@@ -271,6 +272,18 @@ class Worker:
             boot=isolation.boot(self.app, isolated, self.name) if isolated else None,
             ends_refused=ends_refused,
         )
+
+
+def _resolve(declarations: Iterable[Declaration]) -> None:
+    """Resolves all annotations, and refuses all handlers at once whose cannot be."""
+    refused: list[errors.HandlerRefused] = []
+    for declaration in declarations:
+        try:
+            declaration.signature.resolve()
+        except errors.HandlerRefused as exc:
+            refused.append(exc)
+    if refused:
+        raise errors.HandlerRefused("; ".join(map(str, refused))) from refused[0]
 
 
 def _queues(given: object) -> Sequence[str] | Mapping[str, int]:

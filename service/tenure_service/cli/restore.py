@@ -34,6 +34,7 @@ def run(values: argparse.Namespace) -> int:
         if values.dry_run:
             findings = restore.look(database)
         else:
+            _refuse_busy(restore.look(database), force=values.force)
             with show.progress("voiding sessions and leases") as say:
                 findings = restore.check(
                     database, Catalogue(database), checked_by=direct.operator(), say=_paced(say)
@@ -57,6 +58,18 @@ def _release(database: Database, values: argparse.Namespace) -> int:
             "of waiting tasks are due now"
         )
     return exits.OK
+
+
+def _refuse_busy(findings: Findings, *, force: bool) -> None:
+    """Refuses a database that servers work on: at three in the morning the wrong URL is near."""
+    count = findings.found.present_count
+    if count and not force:
+        raise exits.CommandFailed(
+            f"{count} sessions were heard from in the last 15 s: servers work on this database.\n"
+            "Is it the restored one? If so stop them first, or say --force: what their workers hold "
+            "runs again.",
+            exits.CONFLICT,
+        )
 
 
 def _paced(say: Callable[[str], None]) -> Callable[[Voided], None]:

@@ -367,6 +367,8 @@ class Hub:
 
     async def check_keys(self) -> None:
         """Reads the keys anew, and ends the streams of those that have ended."""
+        for one in self.leaser.sessions.values():
+            self.keys.uses(one.principal)
         await asyncio.to_thread(self.keys.refresh)
         for one in list(self.leaser.sessions.values()):
             if not self.keys.stands(one.principal):

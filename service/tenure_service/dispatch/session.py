@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_service_pb2 as service
 from tenure_service.engine.access import ANYBODY, Principal
-from tenure_service.engine.limits import ASSIGN_BYTES_MAX
+from tenure_service.engine.limits import ASSIGN_BYTES_MAX, RELEASE_PAUSE, RELEASE_PAUSE_MAX
 
 if TYPE_CHECKING:
     from tenure_service.engine.errors import TenureError
 
 Served = tuple[str, str]
+_COOL_SECONDS_MAX = RELEASE_PAUSE_MAX.total_seconds()
 
 
 class Held(NamedTuple):
@@ -86,6 +87,9 @@ class Session:
         self.outgoing_bytes = 0
         #: Its stream is not read for want of memory: its heartbeats wait there, too.
         self.stalled = False
+        #: Nothing is handed out before this time: what was is given back as it comes.
+        self._cool_until = 0.0
+        self._back_count = 0
         self._by_queue: Counter[str] = Counter()
         self._suspect_count = 0
         self._out: deque[tuple[service.WorkResponse, int]] = deque()
@@ -108,7 +112,7 @@ class Session:
         """Counts how many more tasks of a queue it may be given now."""
         if not self.receiving or self.reserved or self._suspect_count:
             return 0
-        if self.outgoing_bytes >= ASSIGN_BYTES_MAX:
+        if self.outgoing_bytes >= ASSIGN_BYTES_MAX or time.monotonic() < self._cool_until:
             return 0
         total = self.slots.total - len(self.held)
         bound = self.slots.by_queue.get(queue)
@@ -127,6 +131,24 @@ class Session:
             self._suspect_count += task.suspect
             if deadline is not None:
                 self.unaccepted[task.lease_id] = deadline
+
+    def gave_back(self, *, only: bool) -> float:
+        """Notes that its worker gave tasks back, or nothing else, or (`only` false) did some work.
+
+        A worker whose threads do not end has slots that are none: without a pause its tasks would go
+        to and fro as fast as the wire carries them. The pause doubles from one hand-out to the next.
+
+        Returns:
+            Seconds until it may be handed something again.
+        """
+        now = time.monotonic()
+        if not only:
+            self._back_count, self._cool_until = 0, 0.0
+        elif now >= self._cool_until:
+            pause = min(RELEASE_PAUSE.total_seconds() * 2**self._back_count, _COOL_SECONDS_MAX)
+            self._back_count = min(self._back_count + 1, 16)
+            self._cool_until = now + pause
+        return max(self._cool_until - now, 0.0)
 
     def drop(self, task_id: str) -> Held | None:
         """Forgets a task that is over for this session, and gives its slot back."""

@@ -58,6 +58,10 @@ ASSIGN_FIRST_COUNT: Final = ASSIGN_BYTES_MAX // PAYLOAD_BYTES_MAX
 #: One lease row; larger arrays cost more to read back in the careful form than they save.
 LEASE_TASK_COUNT_MAX: Final = 200
 
+#: How long a worker that gave everything back is handed nothing; doubled each time.
+RELEASE_PAUSE: Final = timedelta(milliseconds=100)
+RELEASE_PAUSE_MAX: Final = timedelta(seconds=5)
+
 PRIORITY_MIN: Final = -100
 PRIORITY_MAX: Final = 100
 

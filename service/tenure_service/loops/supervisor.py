@@ -97,7 +97,7 @@ class Supervisor:
     async def _run(self, health: Health, loop: Callable[[Health], Awaitable[None]]) -> None:
         pause = _PAUSE_FIRST_SECONDS
         while True:
-            before = health.succeeded_at
+            before, began_at = health.succeeded_at, time.monotonic()
             try:
                 await loop(health)
             except TenureError as exc:
@@ -108,7 +108,8 @@ class Supervisor:
                 health.last_error = repr(exc)
             health.failure_count += 1
             health.stirred()
-            if health.succeeded_at != before:
+            # One that only ever begins, such as listening while PostgreSQL is away, did no work.
+            if health.succeeded_at != before and time.monotonic() - began_at > _PAUSE_MAX_SECONDS:
                 pause = _PAUSE_FIRST_SECONDS
             # Jitter keeps replicas that lost one database from coming back in step.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret

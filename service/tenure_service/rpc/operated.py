@@ -71,7 +71,11 @@ def _summary(request: Message) -> str:
     """Tells what was asked, as JSON: requests of operators hold neither payloads nor secrets."""
     try:
         text = json_format.MessageToJson(
-            request, indent=None, preserving_proto_field_name=True, ensure_ascii=False
+            request,
+            indent=None,
+            preserving_proto_field_name=True,
+            ensure_ascii=False,
+            always_print_fields_with_no_presence=True,
         )
     except json_format.SerializeToJsonError:
         # A duration or an instant beyond what JSON can say; the call is refused for it.

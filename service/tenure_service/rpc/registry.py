@@ -106,6 +106,7 @@ def _definition(row: rows.TaskDefRow) -> service.TaskDefinition:
         effective=policies.write(resolve(override, declared)),
         app_version=row.app_version,
         updated_at=views.timestamp(row.updated_at),
+        registered=row.declared is not None,
     )
     if row.declared:
         message.declared.CopyFrom(policies.write_partial(declared))

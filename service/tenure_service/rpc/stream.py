@@ -378,8 +378,15 @@ class WorkStream:
         finally:
             self._hub.memory.give(size)
 
+    def _gave_back(self, session: Session, message: stream.Report) -> None:
+        kinds = {result.WhichOneof("outcome") for result in message.results}
+        pause = session.gave_back(only=kinds == {"released"})
+        if pause > 0:
+            asyncio.get_running_loop().call_later(pause, self._hub.leaser.freed)
+
     async def _record(self, session: Session, message: stream.Report) -> None:
         ack = stream.ReportAck(report_id=message.report_id)
+        self._gave_back(session, message)
         if 0 < len(message.results) <= limits.REPORT_COUNT_MAX:
             answers: Sequence[Answer] = await self._hub.reporter.report(
                 self._namespace_id, session, message.results

@@ -279,7 +279,12 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         namespace_id = await self._calls.namespace_id(context)
         await self._check_visible(namespace_id, request.task_id, key)
         found = await self._calls.run(
-            read.explain, self._hub.database, self._hub.catalogue, namespace_id, key
+            read.explain,
+            self._hub.database,
+            self._hub.catalogue,
+            namespace_id,
+            key,
+            may_name=PRINCIPAL.get().may_use,
         )
         response = service.ExplainTaskResponse(
             state=views.state(found.state),

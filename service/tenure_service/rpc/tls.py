@@ -1,6 +1,7 @@
 """TLS from files, which are read again when they change: a renewed certificate needs no restart."""
 
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,15 @@ class Files:
         """
         certificate = _pem(self.certificate, "CERTIFICATE")
         key = _pem(self.key, "PRIVATE KEY")
+        try:
+            # An encrypted key would be asked for on the terminal otherwise.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self.certificate, self.key, password=""
+            )
+        except (ssl.SSLError, ValueError) as exc:
+            raise OSError(
+                f"{self.certificate} and {self.key} are no certificate and its unencrypted key: {exc}"
+            ) from exc
         ca = None if self.client_ca is None else _pem(self.client_ca, "CERTIFICATE")
         return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 

@@ -1,6 +1,7 @@
 """Rows as messages: tasks, deliveries, results, dead letters, workers."""
 
-from datetime import datetime
+import base64
+from datetime import UTC, datetime
 
 from google.protobuf import timestamp_pb2
 
@@ -61,6 +62,13 @@ def task_message(view: TaskView) -> task.Task:
         message.ready_at.CopyFrom(timestamp(row.ready_at))
     if row.ended_at is not None:
         message.ended_at.CopyFrom(timestamp(row.ended_at))
+    if row.started_at is not None:
+        message.started_at.CopyFrom(timestamp(row.started_at))
+    if row.details is not None:
+        said = row.details
+        data = base64.b64decode(said["data"])
+        message.details.CopyFrom(payload_message(data, said["encoding"], said["schema"]))
+        message.details_at.CopyFrom(timestamp(datetime.fromtimestamp(float(said["at"]), UTC)))
     return message
 
 
@@ -108,6 +116,10 @@ def dead_letter_message(row: rows.DeadLetterRow) -> admin.DeadLetter:
         state=admin.DeadLetterState.Value(f"DEAD_LETTER_STATE_{row.state}"),
         attempt=row.attempt,
         died_at=timestamp(row.died_at),
+        # A replayed one may stand anywhere: that is for GetTask to say.
+        task_state=task.TASK_STATE_UNSPECIFIED
+        if row.state == states.DeadLetterState.REPLAYED
+        else task.TASK_STATE_DEAD,
     )
     if row.failure is not None:
         message.failure.CopyFrom(failures.from_json(row.failure))
@@ -134,6 +146,7 @@ def worker_message(row: rows.SessionRow) -> admin.Worker:
         opened_at=timestamp(row.opened_at),
         seen_at=timestamp(row.seen_at),
         receiving=row.receiving,
+        gone=row.gone,
     )
 
 

@@ -159,9 +159,12 @@ def deaf(
     return statements.many(conn, "doctor_deaf_list", rows.DoctorDeaf, parameters)
 
 
-def unserved(conn: Conn, *, now: datetime | None) -> list[rows.DoctorUnserved]:
-    """Lists names that tasks wait for and nobody ever registered."""
-    return statements.many(conn, "doctor_unserved_list", rows.DoctorUnserved, {"now": now})
+def unserved(
+    conn: Conn, waited: timedelta, silent: timedelta, *, now: datetime | None
+) -> list[rows.DoctorUnserved]:
+    """Lists names that tasks wait for and nobody ever registered, or serves for some time."""
+    parameters = {"waited": waited, "silent": silent, "now": now}
+    return statements.many(conn, "doctor_unserved_list", rows.DoctorUnserved, parameters)
 
 
 def dead(conn: Conn, late: timedelta, *, now: datetime | None) -> list[rows.DoctorDead]:

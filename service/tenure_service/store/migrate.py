@@ -205,7 +205,19 @@ def migrate(
         MigrationFailed: PostgreSQL refused a statement; earlier files stay applied.
     """
     migrations = find(folder)
-    with _connected(dsn) as conn, _turn(conn, schema):
+    with _connected(dsn) as conn:
+        if conn.execute("show transaction_read_only").fetchone() == ("on",):
+            raise DatabaseUnusable(
+                "PostgreSQL takes no writes: a standby, or default_transaction_read_only of the role "
+                "or database"
+            )
+        return _migrate(conn, schema, migrations, phase)
+
+
+def _migrate(
+    conn: psycopg.Connection, schema: str, migrations: Sequence[Migration], phase: Phase | None
+) -> list[Applied]:
+    with _turn(conn, schema):
         _create_table(conn, schema)
         state = _status(conn, schema, migrations)
         if state.changed:

@@ -58,12 +58,18 @@ def insert(
 
 
 def read(
-    conn: Conn, namespace_id: int, keys: Sequence[TaskKey], *, include_payloads: bool
+    conn: Conn,
+    namespace_id: int,
+    keys: Sequence[TaskKey],
+    *,
+    include_payloads: bool,
+    include_details: bool = False,
 ) -> list[rows.TaskRow]:
     """Reads tasks in the order of the keys; one that does not exist has no row."""
     parameters = arrays.task_keys(keys) | {
         "namespace_id": namespace_id,
         "include_payloads": include_payloads,
+        "include_details": include_details,
     }
     return statements.many(conn, "task_read", rows.TaskRow, parameters)
 

@@ -98,6 +98,11 @@ class Keys:
         if changes == self._changes:
             self._read_at = time.monotonic()
 
+    def uses(self, principal: Principal) -> None:
+        """Notes that a caller is at work: a stream that stays open is one long call."""
+        if principal.key_id is not None:
+            self._used.add(principal.key_id)
+
     def stands(self, principal: Principal) -> bool:
         """Says whether a caller's key was still good when the keys were last read."""
         if principal.key_id is None:
@@ -209,7 +214,7 @@ class Keys:
 def _principal(row: rows.ApiKeyRow) -> Principal:
     return Principal(
         key_id=row.key_id,
-        actor=f"key:{row.name}",
+        actor=f"key:{row.name}:{row.key_id}",
         namespace_id=row.namespace_id,
         namespace=row.namespace,
         scopes=frozenset(Scope(scope) for scope in row.scopes),

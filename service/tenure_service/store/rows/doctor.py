@@ -96,11 +96,12 @@ class DoctorDeaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorUnserved:
-    """A name that tasks wait for and nobody ever registered."""
+    """A name that tasks wait for in vain: nobody serves it there, or ever `registered` it."""
 
     namespace: str
     queue: str
     name: str
+    registered: bool
     wait_duration: timedelta
 
 

@@ -32,6 +32,8 @@ class TaskRow:
     lost_count: int
     enqueued_at: datetime
     ready_at: datetime | None
+    started_at: datetime | None
+    details: Json | None
     ended_at: datetime | None
     worker: str | None
     key: str | None
@@ -93,10 +95,17 @@ class DetailsRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRow:
-    """What stands around a task."""
+    """What stands around a task.
+
+    Attributes:
+        full_count: Workers among those counted that have no free slot.
+        elsewhere: By other queue, a worker that serves the name there.
+    """
 
     timers_held_at: datetime | None
     worker_count: int
+    full_count: int
+    elsewhere: Json
     registered: bool
     paused_at: datetime | None
     ahead_count: int

@@ -29,6 +29,7 @@ class SessionRow:
     seen_at: datetime
     receiving: bool
     held_count: int
+    gone: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,12 +236,16 @@ order by s.seen_at
 limit 20;
 
 -- name: doctor_unserved_list :many DoctorUnserved
--- Lists the names that tasks wait for and no worker has ever registered.
--- Invariants: none. Locks: none. Index: ready_tasks_pkey, task_defs_pkey.
+-- Lists what tasks wait for in vain: names that no worker has ever registered, and for a while
+-- also those that no worker serves on that queue. A worker that polls is heard from when it polls
+-- and when it renews a lease.
+-- Invariants: none. Locks: none. Index: ready_tasks_pkey, task_defs_pkey, sessions_open_idx,
+-- leases_session_idx.
 select
     n.name as namespace,
     l.queue,
     l.name,
+    f.registered,
     coalesce(%(now)s::timestamptz, now()) - min(r.ready_at) as wait_duration
 from lanes as l
 inner join namespaces as n on n.namespace_id = l.namespace_id
@@ -252,16 +256,42 @@ cross join lateral (
     order by x.rank, x.seq
     limit 1
 ) as r
-where
-    not exists (
+cross join lateral (
+    select exists (
         select 1
-        from task_defs as f
+        from task_defs as d
         where
-            f.namespace_id = l.namespace_id and f.name = l.name
+            d.namespace_id = l.namespace_id and d.name = l.name
             -- An operator may have set something for a name that no code has.
-            and f.declared is not null
+            and d.declared is not null
+    ) as registered
+) as f
+where
+    not f.registered
+    or (
+        r.ready_at < coalesce(%(now)s::timestamptz, now()) - %(waited)s::interval
+        and not exists (
+            select 1
+            from sessions as s
+            where
+                s.namespace_id = l.namespace_id
+                and s.closed_at is null
+                and s.handlers @> jsonb_build_array(
+                    jsonb_build_object('name', l.name, 'queue', l.queue)
+                )
+                and (
+                    s.seen_at > coalesce(%(now)s::timestamptz, now()) - %(silent)s::interval
+                    or exists (
+                        select 1
+                        from leases as h
+                        where
+                            h.session_id = s.session_id
+                            and h.expires_at > coalesce(%(now)s::timestamptz, now())
+                    )
+                )
+        )
     )
-group by n.name, l.queue, l.name
+group by n.name, l.queue, l.name, f.registered
 order by min(r.ready_at)
 limit 20;
 

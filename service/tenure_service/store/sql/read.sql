@@ -39,7 +39,9 @@ select
         )
     )::integer as lost_count,
     t.enqueued_at,
-    w.fire_at as ready_at,
+    coalesce(w.fire_at, r.ready_at) as ready_at,
+    h.started_at,
+    case when %(include_details)s::boolean then h.details end as details,
     case when d.final and g.state is distinct from 'REPLAYED' then d.ended_at end as ended_at,
     s.worker,
     t.key,
@@ -69,7 +71,10 @@ left join dead_letters as g
     on g.run_id = t.run_id and g.task_id = t.task_id
     and g.delivery = d.delivery
 left join lateral (
-    select y.task_id, y.lost_count from ready_tasks as y where y.task_id = t.task_id limit 1
+    select y.task_id, y.ready_at, y.lost_count
+    from ready_tasks as y
+    where y.task_id = t.task_id
+    limit 1
 ) as r on true
 left join timers as w on w.task_id = t.task_id
 left join lateral (
@@ -79,7 +84,9 @@ left join lateral (
         x.attempts[array_position(x.task_ids, t.task_id)] as attempt,
         x.deliveries[array_position(x.task_ids, t.task_id)] as delivery,
         x.lost_counts[array_position(x.task_ids, t.task_id)] as lost_count,
-        t.task_id = any(x.started_task_ids) as started
+        t.task_id = any(x.started_task_ids) as started,
+        x.started_at[array_position(x.started_task_ids, t.task_id)] as started_at,
+        x.details -> t.task_id::text as details
     from leases as x
     where
         x.task_ids @> array[t.task_id]
@@ -168,28 +175,63 @@ inner join deliveries as d
 where d.outcome <> 'DONE' and d.output is not null;
 
 -- name: task_explain :one ExplainRow
--- Counts what stands around a task: workers that serve its name on its queue, whether any ever
--- did, how many tasks wait before it, and since when timers are held.
--- Invariants: none. Locks: none. Index: sessions_open_idx, task_defs_pkey, queues_pkey,
--- ready_tasks_task_idx, ready_tasks_pkey, restores_held_unique.
+-- Counts what stands around a task: workers that serve its name on its queue, and how many of them
+-- are full; those that serve it on other queues; whether any ever did, how many tasks wait before
+-- it, and since when timers are held.
+-- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx, task_defs_pkey,
+-- queues_pkey, ready_tasks_task_idx, ready_tasks_pkey, restores_held_unique.
+with live as materialized (
+    select s.session_id, s.worker, s.slots, o.queue
+    from sessions as s
+    cross join lateral (
+        select distinct e.queue
+        from jsonb_to_recordset(s.handlers) as e (name text, queue text)
+        where e.name = %(name)s::text
+    ) as o
+    where
+        s.namespace_id = %(namespace_id)s::integer
+        and s.closed_at is null
+        and s.receiving
+        and s.seen_at > now() - interval '15 seconds'
+        and s.handlers @> jsonb_build_array(jsonb_build_object('name', %(name)s::text))
+),
+
+serving as materialized (
+    select
+        h.held_count >= (v.slots ->> 'total')::integer
+        or coalesce(
+            h.held_here_count >= (v.slots #>> array['by_queue', v.queue])::integer, false
+        ) as is_full
+    from live as v
+    cross join lateral (
+        select
+            coalesce(sum(l.remaining), 0) as held_count,
+            coalesce(sum(l.remaining) filter (where a.queue = v.queue), 0) as held_here_count
+        from leases as l
+        inner join lanes as a on a.lane_id = l.lane_id
+        where l.session_id = v.session_id
+    ) as h
+    where v.queue = %(queue)s::text
+)
+
 select
     (select h.checked_at from restores as h where h.released_at is null) as timers_held_at,
-    (
-        select count(*)
-        from sessions as s
-        where
-            s.namespace_id = %(namespace_id)s::integer
-            and s.closed_at is null
-            and s.receiving
-            and s.seen_at > now() - interval '15 seconds'
-            and s.handlers @> jsonb_build_array(
-                jsonb_build_object('name', %(name)s::text, 'queue', %(queue)s::text)
-            )
-    )::integer as worker_count,
+    (select count(*) from serving)::integer as worker_count,
+    (select count(*) from serving as v where v.is_full)::integer as full_count,
+    coalesce(
+        (
+            select jsonb_object_agg(v.queue, v.worker)
+            from live as v
+            where v.queue <> %(queue)s::text
+        ), '{}'
+    ) as elsewhere,
     exists (
         select 1
         from task_defs as f
-        where f.namespace_id = %(namespace_id)s::integer and f.name = %(name)s::text
+        where
+            f.namespace_id = %(namespace_id)s::integer and f.name = %(name)s::text
+            -- An operator may have set something for a name that no code has.
+            and f.declared is not null
     ) as registered,
     (
         select q.paused_at

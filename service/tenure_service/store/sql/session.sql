@@ -82,7 +82,9 @@ left join sessions as s on s.session_id = i.session_id
 where s.session_id is null or s.closed_at is not null;
 
 -- name: session_close_lost :exec
--- Closes sessions that nobody has heard from for ten minutes and that hold no lease.
+-- Closes sessions that nobody has heard from for two minutes and that hold no lease: twice the
+-- longest poll, which is heard once. A worker that comes back later gets a new session, and loses
+-- nothing, because it held nothing.
 -- Invariants: none. Locks: the sessions. Index: sessions_seen_idx, leases_session_idx.
 update sessions as s
 set
@@ -90,12 +92,13 @@ set
     receiving = false
 where
     s.closed_at is null
-    and s.seen_at < now() - interval '10 minutes'
+    and s.seen_at < now() - interval '2 minutes'
     and not exists (select 1 from leases as l where l.session_id = s.session_id);
 
 -- name: session_list :many SessionRow
 -- Lists the open sessions of a namespace. A session that was not heard from for 15 seconds is not
--- receiving, whatever its server said last.
+-- receiving, whatever its server said last; after a minute it is gone, unless it renews leases,
+-- which is all that a worker says that polls and is busy.
 -- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx.
 select
     s.session_id::text,
@@ -110,7 +113,12 @@ select
     s.receiving and s.seen_at > now() - interval '15 seconds' as receiving,
     coalesce(
         (select sum(l.remaining) from leases as l where l.session_id = s.session_id), 0
-    )::integer as held_count
+    )::integer as held_count,
+    s.seen_at < now() - interval '1 minute' and not exists (
+        select 1
+        from leases as l
+        where l.session_id = s.session_id and l.expires_at > now()
+    ) as gone
 from sessions as s
 inner join workers as w on w.namespace_id = s.namespace_id and w.name = s.worker
 where s.namespace_id = %(namespace_id)s::integer and s.closed_at is null
