@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -91,9 +92,8 @@ class Stage:
     def kill(self, what: str) -> None:
         """Kills a worker, the server or PostgreSQL with SIGKILL, and starts another in its place."""
         if what == "worker":
-            name, process = next(iter(self._workers.items()))
-            workers = Client(self.address).list_workers()
-            held = sum(worker.held_count for worker in workers if worker.name == name)
+            name, held = self._busiest()
+            process = self._workers[name]
             process.kill()
             process.wait()
             del self._workers[name]
@@ -109,6 +109,21 @@ class Stage:
             self._say("killed PostgreSQL; it is started again")
             self._postgres.restart()
         self.killed[what] += 1
+
+    def _busiest(self) -> tuple[str, int]:
+        """Names the worker that holds most tasks, once one holds any: a kill is to hit something."""
+        client = Client(self.address)
+        for _ in range(100):
+            held = {
+                worker.name: worker.held_count
+                for worker in client.list_workers()
+                if worker.name in self._workers
+            }
+            name = max(held, key=held.__getitem__, default="")
+            if name and held[name]:
+                return name, held[name]
+            time.sleep(0.02)
+        return next(iter(self._workers)), 0
 
     def _start_server(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "examples.demo.stage", self._postgres.dsn(), self.address]
