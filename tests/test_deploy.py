@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import trustme
 import yaml
 from psycopg import conninfo, sql
 
@@ -312,7 +313,7 @@ def test_unit__command_and_times__fit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
-def test_environment__every_line__is_a_comment_or_a_setting(path: Path) -> None:
+def test_environment__every_line__is_a_comment_or_a_setting(path: Path, tmp_path: Path) -> None:
     said: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         name, found, value = line.removeprefix("# ").partition("=")
@@ -323,6 +324,13 @@ def test_environment__every_line__is_a_comment_or_a_setting(path: Path) -> None:
     if path.stem == "server":
         # All of them together, those that are commented out too, are a protected server.
         said.pop("PGPASSWORD")
+        issued = trustme.CA().issue_cert("db")
+        for name, pem in (
+            ("TENURE_TLS_CERT", issued.cert_chain_pems[0]),
+            ("TENURE_TLS_KEY", issued.private_key_pem),
+        ):
+            said[name] = str(tmp_path / Path(said[name]).name)
+            pem.write_to_path(said[name])
         assert not config.load({}, said).is_open
     else:
         assert said["TENURE_ADDRESS"].endswith(f":{PORT}")

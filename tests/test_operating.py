@@ -69,9 +69,27 @@ def test_follow__page__does_what_it_says(
             admin.execute(drop.format(sql.Identifier(operator.restored)))
 
 
-@pytest.mark.parametrize("statement", [x for x in statements() if not x.startswith("alter")])
+@pytest.mark.parametrize(
+    "statement", [x for x in statements() if not x.startswith(("alter", "create"))]
+)
 def test_query__of_the_page__runs(read_only_conn: psycopg.Connection, statement: str) -> None:
     assert read_only_conn.execute(statement.encode()).description is not None
+
+
+def test_create__role_and_database_as_the_page_says__may_migrate(postgres: str) -> None:
+    name = f"tenure_test_{uuid.uuid4().hex[:12]}"
+    made = [x for x in statements() if x.startswith("create")]
+    assert len(made) == 2
+    with psycopg.connect(postgres, autocommit=True) as admin:
+        try:
+            for statement in made:
+                admin.execute(re.sub(r"\btenure\b", name, statement).encode())
+            asked = "select has_database_privilege(%s, %s, 'create'), rolsuper from pg_roles where rolname = %s"
+            assert admin.execute(asked, [name] * 3).fetchone() == (True, False)
+        finally:
+            for kind in ("database", "role"):
+                drop = sql.SQL("drop {} if exists {}")
+                admin.execute(drop.format(sql.SQL(kind), sql.Identifier(name)))
 
 
 def test_alter__role_as_the_page_says__gives_the_settings_without_options(database: str) -> None:

@@ -10,7 +10,7 @@
     print(resize.enqueue("cat.jpg", width=100).result(timeout=30))
 
 Blocking forms have an awaitable one of the same name with an `a` in front. What a program may use
-is listed in `__all__`; every other name may change.
+is listed in `__all__`, here and in `tenure.testing`; every other name may change.
 """
 
 from tenure.access import ApiKey, AuditEvent, NewApiKey, Scope
@@ -86,6 +86,7 @@ from tenure.records import (
     TaskState,
     WorkerInfo,
 )
+from tenure.remote import Remote
 from tenure.security import TLS
 from tenure.task import AsyncTask, Enqueueing, SyncTask, Task
 from tenure.worker import Worker
@@ -131,6 +132,7 @@ __all__ = [
     "Policy",
     "Queue",
     "QueueStatistics",
+    "Remote",
     "RequestIdReused",
     "Reschedule",
     "ResultTimeout",

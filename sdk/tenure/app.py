@@ -16,6 +16,7 @@ from tenure import (
     payload_codec,
     policy,
 )
+from tenure.remote import Remote
 from tenure.task import AsyncTask, Declaration, SyncTask, Task
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
+    Input = TypeVar("Input")
+    Output = TypeVar("Output")
 
     class TaskDecorator(Protocol):
         """TaskDecorator turns a function into a task, typed by the kind of function."""
@@ -165,7 +168,8 @@ class App:
             mode: "thread" or "process"; default what the worker says.
 
         Raises:
-            HandlerRefused: the function cannot be a task, or the app has one of this name.
+            HandlerRefused: the function cannot be a task, an annotation has no JSON form or refuses
+                its default, or the app has a task of this name.
             WrongType, WrongValue: an option that no server would take.
         """
         if function is not None and not callable(function):
@@ -177,6 +181,10 @@ class App:
         isolation.check_mode(mode)
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
+            if isinstance(function, type):
+                raise errors.HandlerRefused(
+                    f"{function.__qualname__} is a class, and a task is a function"
+                )
             own_name = name or getattr(function, "__name__", "")
             if not own_name or own_name == "<lambda>":
                 raise errors.HandlerRefused(f"{function!r} has no name; pass name=...")
@@ -197,9 +205,102 @@ class App:
                 mode=mode,
                 is_async=is_async,
             )
+            declaration.signature.resolve_early()
             kind = AsyncTask if is_async else SyncTask
             made: Task[..., Any] = kind(declaration)
             self._tasks[own_name] = made
             return made
 
         return declare if function is None else declare(function)
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        /,
+        *,
+        input: type[Input],
+        output: type[Output],
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Seconds | Timeouts | None = None,
+    ) -> Remote[[Input], Output]: ...
+    @overload
+    def remote(
+        self,
+        name: str,
+        /,
+        *,
+        input: type[Input],
+        output: object = None,
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Seconds | Timeouts | None = None,
+    ) -> Remote[[Input], Any]: ...
+    @overload
+    def remote(
+        self,
+        name: str,
+        /,
+        *,
+        input: None = None,
+        output: type[Output],
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Seconds | Timeouts | None = None,
+    ) -> Remote[..., Output]: ...
+    @overload
+    def remote(
+        self,
+        name: str,
+        /,
+        *,
+        input: None = None,
+        output: object = None,
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Seconds | Timeouts | None = None,
+    ) -> Remote[..., Any]: ...
+    def remote(
+        self,
+        name: str,
+        /,
+        *,
+        input: Any = None,  # noqa: A002 - the word of the API
+        output: Any = None,
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Seconds | Timeouts | None = None,
+    ) -> Remote[..., Any]:
+        """Returns a stub for a task whose handler is in another program, in whatever language.
+
+            ship = app.remote("ship", input=Order, output=Label)
+            ship.enqueue(Order(17, "lamp")).result()
+
+        Nothing is registered: workers of this app do not serve it.
+
+        Args:
+            name: Name of the task, as its worker registers it.
+            input: A pydantic model, a dataclass or a TypedDict, whose fields are the parameters:
+                a call takes an instance, or the fields by name. None: any JSON values by name.
+            output: Type of the result. None: any JSON value.
+            queue: Queue of the task where a call says nothing else.
+            retry: Retries that this code declares; default what the worker declares.
+            timeout: Limit of each attempt, or a set of limits; default what the worker declares.
+
+        Raises:
+            WrongType, WrongValue: an option that no server would take.
+            HandlerRefused: a type has no JSON form.
+        """
+        check.text(name, "name")
+        check.text(queue, "queue")
+        policy.check_policy(retry, timeout)
+        return Remote(
+            self,
+            name,
+            input_type=input,
+            output_type=output,
+            queue=queue,
+            retry=retry,
+            timeout=timeout,
+        )

@@ -369,7 +369,7 @@ class AsyncClient:
         if hook is None:
             return record
         changes: dict[str, Any] = {}
-        for field in ("input", "output"):
+        for field in ("input", "output", "details"):
             payload = getattr(record, field, None)
             if payload is not None:
                 where = f"{field} of a task"

@@ -164,7 +164,9 @@ def _check_key(value: object, name: str) -> None:
     # The value is a secret and stands in no message.
     if not isinstance(value, str):
         raise errors.WrongType(f"{name} is a text, not of type {type(value).__name__}")
-    if not value.isascii() or (value and not value.isprintable()) or " " in value:
+    if not value:
+        raise errors.WrongValue(f"{name} is empty: give a key, or None for the environment's")
+    if not value.isascii() or not value.isprintable() or " " in value:
         raise errors.WrongValue(
             f"{name} is a text of printable ASCII characters without spaces or line breaks;"
             " a file that it was read from may end in one"

@@ -12,6 +12,7 @@ pydantic's own writer turns NaN inside a model into null without a word.
 from __future__ import annotations
 
 import json
+import re
 import types
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -32,6 +33,10 @@ ENCODING = "json"
 PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
 # pydantic writes `warnings="error"` problems with this heading above what matters.
 _WARNING_HEADING = "Pydantic serializer warnings:\n  "
+_WARNING = "PydanticSerializationUnexpectedValue"
+# One line of them. The value itself is left out: it may be long or secret.
+_UNEXPECTED = re.compile(r"Expected `(.+?)` - serialized value .*input_type=(.+?)\]\)$")
+_FIELD = re.compile(r"\[field_name='(.+?)', input_value=")
 
 # A list of 10,000 wrong items is refused in one line, too.
 _PROBLEM_COUNT_MAX = 5
@@ -48,6 +53,10 @@ _PLAIN_TYPES: tuple[type, ...] = (str, int, float, bool)
 _encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
+
+
+class Unresolved(errors.HandlerRefused):
+    """A type names a class that is not defined, which it may be at the next use."""
 
 
 class ValueCodec(Generic[T]):
@@ -84,6 +93,20 @@ class ValueCodec(Generic[T]):
         except Exception as exc:
             skip = int(isinstance(exc, pydantic.ValidationError))
             raise errors.ValueRefused(self._where, _problem(exc, skip=skip)) from exc
+
+    def check(self, value: object) -> None:
+        """Refuses a value that is not of the type, be it that JSON could carry it or not.
+
+        Raises:
+            ValueRefused: neither the writer nor the validators of the type take it.
+        """
+        try:
+            self.encode(cast("T", value))
+        except errors.ValueRefused:
+            try:
+                self._adapter.validator.validate_python((value,), strict=True)
+            except Exception as exc:  # noqa: BLE001 - whatever a validator of the program raises
+                raise errors.ValueRefused(self._where, _problem(exc, skip=1)) from None
 
     def decode(self, data: bytes) -> T:
         """Reads the value; empty data reads as null.
@@ -128,7 +151,12 @@ class ArgumentsCodec:
         settings = _CONFIG.copy()
         settings["extra"] = "forbid"
         shape.__pydantic_config__ = settings
-        self._adapter = _adapter(shape, f"parameters of task {task_name!r}")
+        try:
+            self._adapter = _adapter(shape, f"parameters of task {task_name!r}")
+        except errors.HandlerRefused:
+            for name, annotation in fields.items():
+                _adapter(annotation, f"parameter {name!r} of task {task_name!r}")
+            raise
         self._empty_is_enough = not required
 
     def encode(self, arguments: Mapping[str, Any]) -> bytes:
@@ -229,6 +257,18 @@ def json_data(message: payload_pb2.Payload, where: str) -> bytes:
     return message.data
 
 
+def make(kind: Any, fields: Mapping[str, Any], where: str) -> Any:
+    """Makes an instance of a model or dataclass.
+
+    Raises:
+        ValueRefused: its validators refuse a field.
+    """
+    try:
+        return kind(**fields)
+    except pydantic.ValidationError as exc:
+        raise errors.ValueRefused(where, _problem(exc)) from None
+
+
 def _adapter(annotation: Any, where: str) -> pydantic.TypeAdapter[Any]:
     """Returns an adapter for a tuple of one value.
 
@@ -236,9 +276,35 @@ def _adapter(annotation: Any, where: str) -> pydantic.TypeAdapter[Any]:
     """
     try:
         wrapped: Any = types.GenericAlias(tuple, (annotation,))
-        return pydantic.TypeAdapter(wrapped, config=_CONFIG)
-    except (pydantic.PydanticUserError, pydantic_core.SchemaError, NameError, TypeError) as exc:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(wrapped, config=_CONFIG)
+        complete = adapter.pydantic_complete
+    except NameError as exc:
+        raise Unresolved(f"{where}: {exc}") from exc
+    except pydantic.PydanticUserError as exc:
+        raise _refused(annotation, where, exc) from exc
+    except (pydantic_core.SchemaError, TypeError) as exc:
         raise errors.HandlerRefused(f"{where}: no JSON form is known for the type: {exc}") from exc
+    if not complete:
+        raise Unresolved(f"{where}: {_shown(annotation)} names a type that is not defined")
+    return adapter
+
+
+def _refused(annotation: Any, where: str, exc: pydantic.PydanticUserError) -> errors.HandlerRefused:
+    if exc.code in {"class-not-fully-defined", "undefined-annotation"}:
+        return Unresolved(f"{where}: {_shown(annotation)} names a type that is not defined")
+    if exc.code == "typed-dict-version":
+        return errors.HandlerRefused(
+            f"{where}: take TypedDict from typing_extensions where Python is older than 3.12"
+        )
+    return errors.HandlerRefused(
+        f"{where}: no JSON form is known for {_shown(annotation)}; use what JSON has, a dataclass,"
+        " a TypedDict or a pydantic model"
+    )
+
+
+def _shown(annotation: Any) -> str:
+    name = getattr(annotation, "__qualname__", None)
+    return name if isinstance(annotation, type) and name else str(annotation)
 
 
 def _problem(exc: Exception, *, skip: int = 0) -> str:
@@ -246,7 +312,7 @@ def _problem(exc: Exception, *, skip: int = 0) -> str:
     if isinstance(exc, pydantic.ValidationError):
         lines = exc.errors(include_url=False, include_context=False, include_input=False)
         text = "; ".join(
-            f"{'.'.join(str(part) for part in line['loc'][skip:]) or 'value'}: {line['msg']}"
+            ": ".join(filter(None, (".".join(map(str, line["loc"][skip:])), line["msg"])))
             for line in lines[:_PROBLEM_COUNT_MAX]
         )
         left_off = len(lines) - _PROBLEM_COUNT_MAX
@@ -263,7 +329,24 @@ def _problem(exc: Exception, *, skip: int = 0) -> str:
         return "NaN and infinity have no JSON form; send None or text instead"
     if isinstance(exc, RecursionError):
         return "the value contains itself or is nested too deeply"
-    return str(exc).removeprefix(_WARNING_HEADING)
+    return _warned(str(exc))
+
+
+def _warned(text: str) -> str:
+    """Says in one line, and in words of our own, what pydantic's writer did not expect."""
+    problems: list[str] = []
+    for line in text.removeprefix(_WARNING_HEADING).splitlines():
+        found = _UNEXPECTED.search(line)
+        if found is None:
+            said = line.strip().removeprefix(f"{_WARNING}(").removesuffix(")")
+        else:
+            field = _FIELD.search(line)
+            path = f"{field[1]}: " if field is not None else ""
+            said = f"{path}expected {found[1]}, not {found[2]}"
+        if said and said not in problems:
+            problems.append(said)
+    shown = "; ".join(problems[:_PROBLEM_COUNT_MAX])
+    return shown if len(shown) <= _PROBLEM_CHARS_MAX else f"{shown[:_PROBLEM_CHARS_MAX]}…"
 
 
 # For values that no annotation describes: details, arguments by task name.

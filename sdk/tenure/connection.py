@@ -44,6 +44,7 @@ FAILURES_BEFORE_NEW_CHANNEL = 3
 # Statuses that no Tenure server answers without a reason.
 _FOREIGN = frozenset({"UNIMPLEMENTED", "UNKNOWN", "INTERNAL", "NOT_FOUND", "FAILED_PRECONDITION"})
 START_HINT = "start a server with `tenure dev`, or set TENURE_ADDRESS"
+KEY_HINT = "pass api_key=..., or set TENURE_API_KEY"
 
 
 class Connection:
@@ -153,6 +154,10 @@ class Connection:
     def _explained(self, error: errors.ServiceError) -> errors.ServiceError:
         """Adds the address, and the way out, to an error that no Tenure server sent."""
         address = self.target.address
+        if isinstance(error, errors.Unauthenticated) and not self.target.api_key:
+            # The server speaks of the header, which no program writes by hand.
+            error.args = (f"the server at {address}: no key was sent; {KEY_HINT}",)
+            return error
         if not isinstance(error, errors.Unavailable):
             if not error.reason and error.status in _FOREIGN:
                 error.args = (f"{error}; {foreign_hint(address)}",)
@@ -202,10 +207,14 @@ def connect(target: Target) -> Connection:
 
     Raises:
         UsedAfterFork: this process was forked after its parent had connected.
+        WrongValue: a file that `tls` names is missing or holds something else.
     """
     _ = io_thread.loop
     with _lock:
         if target not in _connections:
+            if target.tls is not None:
+                # A call would meet it as well, on the I/O loop and for all that share the call.
+                target.tls.context()
             connection = _connections[target] = Connection(target)
             io_thread.at_exit(connection.close)
         return _connections[target]

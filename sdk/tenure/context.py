@@ -37,12 +37,13 @@ class RetryAfter(ControlFlow):
     """Fails the attempt; the next one, if the policy allows one, starts after `seconds`.
 
     Args:
-        seconds: 0 s to 365 days, or a timedelta.
+        seconds: 0 s to 365 days, or a timedelta; kept as seconds.
         message: For people who read the failure.
     """
 
     def __init__(self, seconds: policy.Seconds, message: str = "") -> None:
         self.delay = policy.duration(seconds, "RetryAfter: seconds", check.RETRY_SECONDS_MAX)
+        self.seconds = self.delay.ToTimedelta().total_seconds()
         super().__init__(message or f"the handler asked to be tried again after {seconds} s")
 
 
@@ -50,12 +51,13 @@ class Reschedule(ControlFlow):
     """Ends this hand-out and runs the same task again after `seconds`; no attempt is spent.
 
     Args:
-        seconds: 0 s to 365 days, or a timedelta.
+        seconds: 0 s to 365 days, or a timedelta; kept as seconds.
         details: JSON value that the next run finds in `current_task().details`, at most 64 KiB.
     """
 
     def __init__(self, seconds: policy.Seconds, details: Any = None) -> None:
         self.delay = policy.duration(seconds, "Reschedule: seconds", check.RETRY_SECONDS_MAX)
+        self.seconds = self.delay.ToTimedelta().total_seconds()
         self.details = details
         super().__init__(f"the handler asked to run again after {seconds} s")
 
@@ -221,5 +223,8 @@ def current_task() -> TaskInfo:
     """
     info = current.get(None)
     if info is None:
-        raise errors.NoCurrentTask("current_task() works only while a handler runs")
+        raise errors.NoCurrentTask(
+            "current_task() works only while a worker runs the handler;"
+            " a test calls it inside tenure.testing.task_context()"
+        )
     return info

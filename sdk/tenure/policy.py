@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from google.protobuf import duration_pb2
 
-from tenure import check
+from tenure import check, errors
 from tenure.v1 import policy_pb2
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Seconds: TypeAlias = float | datetime.timedelta
 Backoff: TypeAlias = Literal["exponential", "linear", "fixed"]
+Found = TypeVar("Found")
 TimeoutAction: TypeAlias = Literal["retry", "time_out", "alert"]
 
 _BACKOFFS: dict[str, policy_pb2.BackoffKind.ValueType] = {
@@ -68,6 +69,12 @@ class Retry:
         for name in ("initial_delay", "max_delay"):
             if getattr(self, name) is not None:
                 check.seconds(getattr(self, name), f"Retry: {name}", check.RETRY_SECONDS_MAX)
+        if self.initial_delay is not None and self.max_delay is not None:
+            first, most = check.seconds(self.initial_delay, ""), check.seconds(self.max_delay, "")
+            if first > most:
+                raise errors.WrongValue(
+                    f"Retry: initial_delay of {first:g} s is above max_delay of {most:g} s"
+                )
         if self.multiplier is not None:
             check.number(self.multiplier, "Retry: multiplier", 1, 100)
         if self.jitter is not None:
@@ -141,6 +148,15 @@ class Timeouts:
             limit = getattr(self, name)
             if limit is not None and not isinstance(limit, Timeout):
                 check.seconds(limit, f"Timeouts: {name}", above_zero=True)
+        if self.total is None or (isinstance(self.total, Timeout) and self.total.then == "alert"):
+            return
+        for name in ("schedule_to_start", "start_to_close", "heartbeat"):
+            limit = getattr(self, name)
+            if limit is not None and _after(limit) > _after(self.total):
+                raise errors.WrongValue(
+                    f"Timeouts: {name} of {_after(limit):g} s is above total of"
+                    f" {_after(self.total):g} s, which ends the task first"
+                )
 
     def to_proto(self) -> policy_pb2.TimeoutPolicy:
         """Returns the message; what is None stays unset."""
@@ -191,8 +207,9 @@ def to_proto(
 
 def retry_from_proto(message: policy_pb2.RetryPolicy) -> Retry:
     """Reads a retry policy; unset fields are None, delays are seconds."""
-    return Retry(
-        message.max_attempts if message.HasField("max_attempts") else None,
+    return _as_found(
+        Retry,
+        max_attempts=message.max_attempts if message.HasField("max_attempts") else None,
         initial_delay=_seconds(message.initial_delay)
         if message.HasField("initial_delay")
         else None,
@@ -212,7 +229,8 @@ def timeouts_from_proto(message: policy_pb2.TimeoutPolicy) -> Timeouts:
         action = cast("TimeoutAction", _ACTION_NAMES.get(limit.action, "retry"))
         return Timeout(after, action) if after else None
 
-    return Timeouts(
+    return _as_found(
+        Timeouts,
         schedule_to_start=read(message.schedule_to_start),
         start_to_close=read(message.start_to_close),
         heartbeat=read(message.heartbeat),
@@ -233,6 +251,18 @@ def duration(value: Seconds, name: str, high: float = check.SECONDS_MAX) -> dura
     if nanos == 1_000_000_000:
         whole, nanos = whole + 1, 0
     return duration_pb2.Duration(seconds=whole, nanos=nanos)
+
+
+def _as_found(kind: type[Found], **fields: object) -> Found:
+    """Makes what a server holds, unchecked: put together from several sources, it may be odd."""
+    found = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(found, name, value)
+    return found
+
+
+def _after(limit: Seconds | Timeout) -> float:
+    return check.seconds(limit.after if isinstance(limit, Timeout) else limit, "")
 
 
 def _seconds(message: duration_pb2.Duration) -> float:

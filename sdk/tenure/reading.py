@@ -64,6 +64,9 @@ def task(message: task_pb2.Task) -> records.TaskSnapshot:
         worker=message.worker,
         key=message.key,
         cancel_requested=message.cancel_requested,
+        started_at=_instant(message, "started_at"),
+        details=_payload(message, "details"),
+        details_at=_instant(message, "details_at"),
     )
 
 
@@ -114,6 +117,7 @@ def definition(message: registry.TaskDefinition) -> records.TaskDefinition:
         effective=_policy(message.effective),
         app_version=message.app_version,
         updated_at=_instant(message, "updated_at"),
+        registered=message.registered,
     )
 
 
@@ -157,6 +161,7 @@ def worker(message: admin.Worker) -> records.WorkerInfo:
         opened_at=_instant(message, "opened_at"),
         seen_at=_instant(message, "seen_at"),
         receiving=message.receiving,
+        gone=message.gone,
     )
 
 

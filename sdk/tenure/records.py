@@ -177,7 +177,14 @@ class Delivery:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSnapshot:
-    """TaskSnapshot is a task as it stood at one moment; payloads only where asked for."""
+    """TaskSnapshot is a task as it stood at one moment; payloads only where asked for.
+
+    Attributes:
+        ready_at: When it may run; of a READY one, since when it waits for a worker.
+        started_at: When its handler started, while that runs.
+        details: Progress that the handler told last, while that runs; not in lists.
+        details_at: When it told it.
+    """
 
     id: str
     name: str
@@ -198,6 +205,9 @@ class TaskSnapshot:
     worker: str
     key: str
     cancel_requested: bool
+    started_at: datetime.datetime | None
+    details: Payload | None
+    details_at: datetime.datetime | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +251,7 @@ class TaskDefinition:
         effective: What a task enqueued now without words of its own would get.
         app_version: Version of the code that declared it.
         updated_at: When it last changed.
+        registered: True once a worker's code declared a task of this name.
     """
 
     name: str
@@ -249,6 +260,7 @@ class TaskDefinition:
     effective: Policy
     app_version: str
     updated_at: datetime.datetime | None
+    registered: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +309,8 @@ class WorkerInfo:
         receiving: True while it has a stream that takes tasks; heartbeats alone do not make it so.
         slots: Tasks it takes at a time.
         held_count: Tasks it holds and has not reported.
+        seen_at: When its server last heard from it, to within a few seconds.
+        gone: True if nobody has heard from it for a minute, and it holds nothing that it renews.
     """
 
     name: str
@@ -310,6 +324,7 @@ class WorkerInfo:
     opened_at: datetime.datetime | None
     seen_at: datetime.datetime | None
     receiving: bool
+    gone: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tenure import isolation
     from tenure.app import App
     from tenure.enqueuer import Answer
+    from tenure.remote import RemoteShape
     from tenure.v1 import payload_pb2
 
 P = ParamSpec("P")
@@ -66,7 +67,43 @@ class Options:
         policy.check_policy(self.retry, self.timeout)
 
 
-class Declaration:
+_OPTION_NAMES = frozenset(field.name for field in dataclasses.fields(Options))
+# What other task queues call the same; somebody who comes from there tries them first.
+_FOREIGN_NAMES = frozenset(
+    {"apply", "apply_async", "defer", "defer_async", "delay", "delay_on_commit", "kiq", "schedule"}
+    | {"s", "send", "send_with_options", "si", "signature"}
+)
+
+
+class Reference:
+    """Reference is what enqueueing needs to know of a task, whoever runs it."""
+
+    def __init__(
+        self,
+        app: App,
+        shape: signature.Signature | RemoteShape,
+        *,
+        name: str,
+        queue: str,
+        retry: policy.Retry | None,
+        timeout: policy.Seconds | policy.Timeouts | None,
+    ) -> None:
+        self.app = app
+        self.shape = shape
+        self.name = name
+        self.queue = queue
+        self.policy = policy.to_proto(retry, timeout)
+
+    def decode_result(self, output: payload_pb2.Payload, where: str) -> Any:
+        """Reads what the handler returned.
+
+        Raises:
+            ValueRefused, CodecFailed: it is not what the annotation or the codec says.
+        """
+        return self.shape.result.decode(payload_codec.read(output, where, self.app.codec))
+
+
+class Declaration(Reference):
     """Declaration is what `@app.task` knows of one handler."""
 
     def __init__(
@@ -81,41 +118,42 @@ class Declaration:
         mode: isolation.Mode | None,
         is_async: bool,
     ) -> None:
-        self.app = app
+        self.signature = signature.Signature(function, name)
+        super().__init__(app, self.signature, name=name, queue=queue, retry=retry, timeout=timeout)
         self.function = function
-        self.name = name
-        self.queue = queue
         self.retry = retry
         self.mode = mode
         self.is_async = is_async
-        self.signature = signature.Signature(function, name)
-        self.policy = policy.to_proto(retry, timeout)
 
     def handler(self, queue: str) -> worker_pb2.Handler:
         """Returns the handler as a worker registers it."""
         return worker_pb2.Handler(name=self.name, queue=queue, policy=self.policy)
 
-    def decode_result(self, output: payload_pb2.Payload, where: str) -> Any:
-        """Reads what the handler returned.
-
-        Raises:
-            ValueRefused, CodecFailed: it is not what the annotation or the codec says.
-        """
-        return self.signature.result.decode(payload_codec.read(output, where, self.app.codec))
-
 
 class Enqueueing(Generic[P, R]):
     """Enqueueing is the half of a task that sends: the same for a task and for `using(...)`."""
 
-    def __init__(self, declaration: Declaration, options: Options) -> None:
-        self._declaration = declaration
+    def __init__(self, reference: Reference, options: Options) -> None:
+        self._reference = reference
         self._options = options
         self._call_policy = policy.to_proto(options.retry, options.timeout)
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which would take every name otherwise.
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name in _FOREIGN_NAMES:
+                hint = (
+                    "; call enqueue(...), or using(delay=..., queue=...).enqueue(...) for a call"
+                    " with options"
+                )
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=self)
 
     @property
     def name(self) -> str:
         """Name of the task, by which workers and other programs know it."""
-        return self._declaration.name
+        return self._reference.name
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores the task for a worker to run, with these arguments for its handler.
@@ -123,6 +161,7 @@ class Enqueueing(Generic[P, R]):
         Returns once the task is stored. Concurrent calls of one process share commits.
 
         Raises:
+            WrongType: an argument is missing, or not of the handler; nothing was sent.
             ValueRefused: an argument does not fit its annotation; nothing was sent.
             CodecFailed: the app's codec could not encode the arguments; nothing was sent.
             PayloadTooLarge: the arguments are longer than 2 MiB; nothing was sent.
@@ -164,7 +203,7 @@ class Enqueueing(Generic[P, R]):
             for batch in self._batches(calls):
                 if ahead is not None:
                     answers += ahead.result()
-                enqueuer = self._declaration.app.connection.enqueuer
+                enqueuer = self._reference.app.connection.enqueuer
                 ahead = io_thread.submit(enqueuer.enqueue_batch(batch))
             if ahead is not None:
                 answers += ahead.result()
@@ -176,7 +215,7 @@ class Enqueueing(Generic[P, R]):
         with self._traced():
             for batch in self._batches(calls):
                 answers += await io_thread.arun(
-                    self._declaration.app.connection.enqueuer.enqueue_batch(batch)
+                    self._reference.app.connection.enqueuer.enqueue_batch(batch)
                 )
         return self._handles(answers)
 
@@ -222,36 +261,39 @@ class Enqueueing(Generic[P, R]):
             for field in dataclasses.fields(Options)
             if getattr(given, field.name) is not None
         }
-        return Enqueueing(self._declaration, dataclasses.replace(self._options, **said))
+        return Enqueueing(self._reference, dataclasses.replace(self._options, **said))
 
     def handle(self, task_id: str) -> Handle[R]:
         """Returns a handle for a task of this name that was enqueued elsewhere; asks nothing."""
-        return Handle(self._declaration.app.connection, task_id, self._declaration.decode_result)
+        return Handle(self._reference.app.connection, task_id, self._reference.decode_result)
 
     def _traced(self) -> AbstractContextManager[Span | None]:
-        return tracing.enqueueing(self.name, self._options.queue or self._declaration.queue)
+        return tracing.enqueueing(self.name, self._options.queue or self._reference.queue)
 
     def _enqueue(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tasks.EnqueuedTask]:
         # Encoded here, on the caller's thread; only the coroutine goes to the I/O loop.
         task = self._new_task(args, kwargs)
-        return self._declaration.app.connection.enqueuer.enqueue(task)
+        return self._reference.app.connection.enqueuer.enqueue(task)
 
     def _new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tasks.NewTask:
-        declaration, options = self._declaration, self._options
-        data = declaration.signature.encode_call(args, kwargs)
+        reference, options = self._reference, self._options
+        try:
+            data = reference.shape.encode_call(args, kwargs)
+        except errors.WrongType as exc:
+            raise _with_hint(exc, reference.name, kwargs) from None
         task = tasks.NewTask(
-            name=declaration.name,
-            queue=options.queue or declaration.queue,
+            name=reference.name,
+            queue=options.queue or reference.queue,
             input=payload_codec.write(
-                data, f"arguments of task {declaration.name!r}", declaration.app.codec
+                data, f"arguments of task {reference.name!r}", reference.app.codec
             ),
             priority=options.priority or 0,
             key=options.key or "",
             lane=options.lane or "",
             policy=self._call_policy,
-            declared_policy=declaration.policy,
+            declared_policy=reference.policy,
             traceparent=tracing.traceparent(),
         )
         if options.delay is not None:
@@ -285,9 +327,9 @@ class Enqueueing(Generic[P, R]):
 
     def _handle(self, stored: tasks.EnqueuedTask) -> Handle[R]:
         return Handle(
-            self._declaration.app.connection,
+            self._reference.app.connection,
             stored.task_id,
-            self._declaration.decode_result,
+            self._reference.decode_result,
             existing=stored.existing,
         )
 
@@ -304,6 +346,19 @@ class Enqueueing(Generic[P, R]):
         if failed:
             raise errors.EnqueueManyFailed(handles, failed, next(iter(failed.values())))
         return [handle for handle in handles if handle is not None]
+
+
+def _with_hint(
+    error: errors.WrongType, task_name: str, kwargs: Mapping[str, Any]
+) -> errors.WrongType:
+    """Adds the way to give an option to an error about arguments."""
+    for name in _OPTION_NAMES.intersection(kwargs):
+        if f"unexpected keyword argument {name!r}" in str(error):
+            return errors.WrongType(
+                f"{error}; {name} is an option of the call:"
+                f" {task_name}.using({name}=...).enqueue(...)"
+            )
+    return error
 
 
 class Task(Enqueueing[P, R]):

@@ -73,6 +73,17 @@ def attempt(job: Job) -> AbstractContextManager[None]:
     return _NOTHING if tracer is None else _attempt(tracer, job)
 
 
+def log_fields(job: Job) -> dict[str, str]:
+    """Returns `trace_id` for what is logged of an attempt; nothing if nobody traces."""
+    if _tracer() is None:
+        return {}
+    if job.span is not None:
+        return {"trace_id": f"{job.span.get_span_context().trace_id:032x}"}
+    # The span of a handler in a process of its own is there.
+    parts = job.assignment.traceparent.split("-")
+    return {"trace_id": parts[1]} if len(parts) > 1 else {}
+
+
 def raised(span: Span | None, exc: BaseException) -> None:
     """Notes what failed an attempt."""
     if span is not None and span.is_recording():

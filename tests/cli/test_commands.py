@@ -94,12 +94,20 @@ async def test_dead_letter__replayed__runs_again(ask: _Asked, tmp_path: Path) ->
 
         listed = await ask("dead-letter", "list")
         assert task_id in listed.out
+        (letter,) = json.loads((await ask("dead-letter", "list", "--json")).out)
+        assert letter["task_state"] == "DEAD"
+        assert "input" not in letter
         assert 'raise RuntimeError(f"closed' in (await ask("dead-letter", "show", task_id)).out
         assert "ship (default)" in (await ask("worker", "list")).out
 
         (tmp_path / "open").touch()
         replayed = await ask("dead-letter", "replay", "--all", "--name", "ship")
-        assert replayed.out == "replayed 1 of 1\n"
+        assert replayed.out == (
+            "replayed 1 of 1, with the policy it was enqueued with: 1 attempt\n"
+        )
+        listed = await ask("dead-letter", "list", "--state", "REPLAYED", "--json")
+        (letter,) = json.loads(listed.out)
+        assert "task_state" not in letter
         await tenure.AsyncClient(ask.address).await_tasks([task_id], timeout=20)
         details = await ask("task", "get", task_id, "--payloads")
         assert '"shipped 7"' in details.out

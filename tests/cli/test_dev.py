@@ -76,7 +76,7 @@ def test_new__its_tests__pass(dev: tuple[Running, Path]) -> None:
         text=True,
         check=False,
     )
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_new__folder_has_one_of_the_files__leaves_it_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import trustme
 
+from tenure_service.cli import exits
 from tests.cli.command import Done, run, running
 
 
@@ -100,3 +101,11 @@ def test_audit__after_some_deeds__lists_them(database: str) -> None:
         shown = _run("audit", "--limit", "1", "--address", address)
         assert "anonymous" in shown.out
         assert server.end(signal.SIGTERM) == 0
+
+
+def test_list__key_of_two_words__is_refused_in_one_sentence() -> None:
+    done = _run("task", "list", variables={"TENURE_API_KEY": "two words"})
+    assert done.code == exits.USAGE
+    assert done.err.startswith("tenure: TENURE_API_KEY is a text of printable ASCII characters")
+    assert done.err.count("\n") == 1
+    assert "two words" not in done.err

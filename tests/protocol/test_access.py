@@ -237,6 +237,22 @@ async def test_queues__outside_the_globs__are_refused_and_hidden(make: Make) -> 
     assert len((await some.lease("payments/work")).assignments) == 1
 
 
+async def test_explain__served_on_queues_outside_the_globs__names_those_inside_only(
+    make: Make,
+) -> None:
+    everybody, some = make(), make(queues=("pay*", "mail"))
+    (task_id,) = await everybody.enqueue(queue="mail")
+    one = await RawWorker.open(everybody, "secret/work", "payments/work")
+    request = tasks.ExplainTaskRequest(task_id=task_id)
+    for caller_, told in ((some, {"payments"}), (everybody, {"payments", "secret"})):
+        found = await caller_.task.ExplainTask(request, metadata=caller_.metadata)
+        (reason,) = found.reasons
+        assert {
+            queue for queue in ("payments", "secret") if f"on queue '{queue}'" in reason
+        } == told
+    await one.close()
+
+
 async def test_create__more_than_its_maker_may__is_refused(make: Make) -> None:
     for row in of("keyed"):
         check(row, await row.provoke(make(Scope.ADMIN)))

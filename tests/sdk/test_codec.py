@@ -172,7 +172,7 @@ def test_encode_arguments__bad_parameter__is_named() -> None:
         (b"", "a: Field required"),
         (b'{"a": "x"}', "a: Input should be a valid integer"),
         (b'{"a": 1, "c": 2}', "c: Extra inputs are not permitted"),
-        (b"[1]", "value: Input should be"),
+        (b"[1]", "of task .scale.: Input should be an object"),
         (b"{", "JSON"),
         (b"\xff", "JSON|unicode"),
     ],

@@ -97,6 +97,18 @@ WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
     (call(Retry, multiplier=0.5), "Retry: multiplier is a number from 1 to 100, not 0.5$"),
     (call(Retry, backoff="sometimes"), "backoff is one of 'exponential', 'linear', 'fixed', not"),
     (call(Timeout, 3, "explode"), "Timeout: then is one of 'retry', 'time_out', 'alert', not"),
+    (
+        call(Retry, initial_delay=5, max_delay=0.1),
+        "Retry: initial_delay of 5 s is above max_delay of 0.1 s$",
+    ),
+    (
+        call(Timeouts, total=5, start_to_close=10),
+        "Timeouts: start_to_close of 10 s is above total of 5 s, which ends the task first$",
+    ),
+    (
+        call(Timeouts, total=Timeout(5, "retry"), heartbeat=datetime.timedelta(seconds=6)),
+        "Timeouts: heartbeat of 6 s is above total of 5 s",
+    ),
     (call(Timeout, 0), "Timeout: after is .*, 0.001 s to 3,650 days, not 0$"),
     (call(Timeouts, heartbeat=0), "Timeouts: heartbeat is .*, 0.001 s to 3,650 days, not 0$"),
     (declare(timeout=-1), "timeout is .*, 0.001 s to 3,650 days, not -1$"),
@@ -117,6 +129,9 @@ WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
     (call(Client, "http://host:1", tls=True), "address says http, and a setting for TLS is there"),
     (call(Client, "https://host:1", tls=False), "address says https, and tls=False says plain"),
     (call(Client, namespace=""), "namespace is a text of 1 to 200 bytes, not ''$"),
+    (call(App, "x", api_key=""), "api_key is empty: give a key, or None for the environment's$"),
+    (call(App, "x", api_key="secret word"), "api_key is a text of printable ASCII characters wi"),
+    (call(App, "x", api_key="secr\u00e9t"), "api_key is a text of printable ASCII characters wi"),
     (call(Client, api_key="secret\n"), "api_key is a text of printable ASCII characters without"),
     (call(tenure.TLS, cert="a.pem"), "TLS: cert and key are given together or not at all$"),
     (
@@ -159,6 +174,7 @@ def test_declare__wrong_value__says_what_is_taken_and_what_was_given(
         ("TENURE_ADDRESS", "nohost", "TENURE_ADDRESS is `host:port`, .* not 'nohost'$"),
         ("TENURE_ADDRESS", "host:0", "TENURE_ADDRESS is `host:port`, .* not 'host:0'$"),
         ("TENURE_NAMESPACE", "a\nb", "TENURE_NAMESPACE is a text of 1 to 200 bytes without"),
+        ("TENURE_API_KEY", "two words", "TENURE_API_KEY is a text of printable ASCII"),
         ("TENURE_API_KEY", "secret\n", "TENURE_API_KEY is a text of printable ASCII"),
         (
             "TENURE_TLS_CLIENT_CERT",
@@ -175,6 +191,18 @@ def test_connect__wrong_variable__is_named(
         Client()
     with pytest.raises(tenure.WrongValue, match=message):
         _ = App("x").connection
+
+
+def test_use__file_of_a_certificate_missing__is_refused_before_anything_is_sent() -> None:
+    lost = App("lost", "127.0.0.1:1", tls="/nowhere/ca.pem")
+
+    @lost.task
+    def resize() -> None: ...
+
+    message = r"^TLS: the file of ca, /nowhere/ca.pem, cannot be read: No such file"
+    for use_it in (resize.enqueue, call(resize.handle, "1"), call(resize.enqueue_many, [()])):
+        with pytest.raises(tenure.WrongValue, match=message):
+            use_it()
 
 
 @pytest.mark.parametrize(
@@ -203,8 +231,12 @@ def test_connect__settings_in_the_environment__are_read(
     assert ("authorization", "Bearer secret") in target.metadata
     assert target.tls == tenure.TLS(ca=tmp_path / "ca.pem")
     assert "secret" not in repr(target)
-    assert Client(api_key="", tls=False).target.tls is None
-    assert [key for key, _ in Client(api_key="").target.metadata] == ["tenure-namespace"]
+    assert Client(tls=False).target.tls is None
+
+
+def test_connect__empty_variable_of_a_key__is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_API_KEY", "")
+    assert [key for key, _ in Client().target.metadata] == ["tenure-namespace"]
 
 
 def test_using__right_options__are_taken() -> None:
@@ -216,5 +248,5 @@ def test_using__right_options__are_taken() -> None:
         lane="l",
         queue="q",
         retry=Retry(1_000, unless=(ValueError, "Other")),
-        timeout=Timeouts(total=Timeout(0.001, "alert")),
+        timeout=Timeouts(total=Timeout(0.001, "alert"), start_to_close=1),
     )

@@ -87,3 +87,14 @@ def test_duration__any_fraction__has_valid_nanos(seconds: float) -> None:
     message = policy.duration(seconds, "delay")
     assert 0 <= message.nanos < 1_000_000_000
     assert message.seconds + message.nanos / 1e9 == pytest.approx(seconds)
+
+
+def test_read__merged_from_several_sources__is_not_checked() -> None:
+    message = policy_pb2.TimeoutPolicy()
+    message.total.after.seconds = 5
+    message.start_to_close.after.seconds = 10
+    assert policy.timeouts_from_proto(message).start_to_close == Timeout(10)
+    retry = policy_pb2.RetryPolicy()
+    retry.initial_delay.seconds = 5
+    retry.max_delay.seconds = 1
+    assert policy.retry_from_proto(retry).max_delay == 1

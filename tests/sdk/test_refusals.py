@@ -14,8 +14,10 @@ import pytest
 import tenure
 from tenure import App, AsyncClient, NewTask, Retry, TaskOutcome, TaskState, Worker
 from tenure.worker import session
+from tenure_service.engine.access import ANYBODY, Scope
+from tenure_service.main import Server
 from tests.eventually import eventually
-from tests.fix_server import RunningServer
+from tests.fix_server import RunningServer, server_config
 from tests.sdk.relay import Relay
 
 
@@ -49,6 +51,30 @@ async def test_run__declaration_that_the_server_refuses__ends_and_names_it(
     app = make_app(server.address, retry=Retry(unless=["x" * 300]))
     with pytest.raises(tenure.FieldInvalid, match=r"non_retryable_types.*change what the worker"):
         await end_of(Worker(app))
+
+
+async def test_run__key_of_other_queues__ends_and_names_queue_and_flags(database: str) -> None:
+    running = Server(server_config(database, require_keys=True))
+    await running.start()
+    assert running._hub is not None
+    _, secret = running._hub.keys.create(
+        ANYBODY,
+        namespace_id=None,
+        name="mailer",
+        scopes=[Scope.WORKER],
+        queue_globs=("mail*",),
+        lifetime=None,
+    )
+    try:
+        app = App("refusals", running.address, api_key=secret)
+        app.task(name="noop", queue="bills")(lambda: None)
+        with pytest.raises(
+            tenure.ScopeMissing,
+            match=r"may not use the queue 'bills'; .*key create NAME --queue bills.*worker .*--queue Q",
+        ):
+            await end_of(Worker(app))
+    finally:
+        await running.stop()
 
 
 async def test_run__version_that_the_server_does_not_speak__ends(

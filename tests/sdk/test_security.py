@@ -16,7 +16,9 @@ import trustme
 import tenure
 from tenure import App, AsyncClient, Client, Worker, channel
 from tenure.v1 import admin_service_pb2 as admin
+from tenure_service.main import Server
 from tests.eventually import eventually
+from tests.fix_server import server_config
 
 # gRPC's own patience is 30 s; whoever mistypes a setting is told long before.
 SOON_SECONDS = 8.0
@@ -197,6 +199,20 @@ async def test_call__api_key__travels_and_stands_nowhere(
         await client.list_workers()
         assert peer.metadata["authorization"] == "Bearer secret-7"
     assert "secret-7" not in repr(vars(client)) + caplog.text
+
+
+async def test_call__no_key_where_one_is_needed__says_how_to_give_one(database: str) -> None:
+    locked = Server(server_config(database, require_keys=True))
+    await locked.start()
+    try:
+        for key, text in (
+            (None, r": no key was sent; pass api_key=\.\.\., or set TENURE_API_KEY$"),
+            ("tenure_unknown", "^the key is not known$"),
+        ):
+            with pytest.raises(tenure.Unauthenticated, match=text):
+                await AsyncClient(locked.address, api_key=key).list_workers()
+    finally:
+        await locked.stop()
 
 
 def test_target__files_of_tls__are_checked_at_the_first_use(files: Files, tmp_path: Path) -> None:

@@ -168,6 +168,41 @@ async def test_enqueue_many__clients__one_span_whose_trace_the_tasks_carry(
     assert sorted(row[0] for row in rows) == sorted([made, given])
 
 
+async def test_fail__traced_handler__log_names_the_trace(
+    server: RunningServer, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("traced", address=server.address)
+
+    @app.task(name="broken", retry=Retry(1))
+    def broken() -> None:
+        raise ValueError("no")
+
+    async with Worker(app, concurrency=1):
+        with pytest.raises(tenure.TaskFailed):
+            await (await broken.aenqueue()).aresult(30)
+    (run,) = named(spans.get_finished_spans(), "run broken")
+    (record,) = (each for each in caplog.records if "task broken" in each.getMessage())
+    assert run.context is not None
+    assert vars(record)["trace_id"] == f"{run.context.trace_id:032x}"
+
+
+async def test_die__process_of_a_traced_handler__log_names_the_trace(
+    server: RunningServer,
+    spans: InMemorySpanExporter,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TENURE_ADDRESS", server.address)
+    monkeypatch.setattr(traced_app.app, "_connection", None)
+    async with Worker(traced_app.app, concurrency=1, mode="process"):
+        with pytest.raises(tenure.TaskFailed, match="HandlerProcessDied"):
+            await (await traced_app.die.aenqueue()).aresult(60)
+    (sent,) = named(spans.get_finished_spans(), "enqueue die")
+    (record,) = (each for each in caplog.records if "task die" in each.getMessage())
+    assert sent.context is not None
+    assert vars(record)["trace_id"] == f"{sent.context.trace_id:032x}"
+
+
 async def test_cancel__traced_handler__the_attempt_is_no_error(
     server: RunningServer, spans: InMemorySpanExporter
 ) -> None:

@@ -1,9 +1,11 @@
 """A handler that tells, from a process of its own, which trace it runs in."""
 
+import os
+
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from tenure import App
+from tenure import App, Retry
 
 app = App("traced")
 
@@ -15,6 +17,12 @@ def own_trace() -> list[str]:
     found = span.get_span_context()
     names = sorted(getattr(span, "attributes", None) or {})
     return [trace.format_trace_id(found.trace_id), *names]
+
+
+@app.task(retry=Retry(1))
+def die() -> None:
+    """Ends its process."""
+    os._exit(3)
 
 
 def trace_here() -> None:

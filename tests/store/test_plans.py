@@ -192,6 +192,7 @@ def parameters(filled: psycopg.Connection) -> dict[str, dict[str, object]]:
             "run_ids": [run_id],
             "task_ids": [run_id],
             "include_payloads": True,
+            "include_details": True,
         },
         "task_result_list": {"namespace_ids": [1], "run_ids": [run_id], "task_ids": [run_id]},
         "task_over_list": {"run_ids": [run_id], "task_ids": [run_id]},

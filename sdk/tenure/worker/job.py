@@ -283,7 +283,7 @@ class Job:
             message.message,
             stack,
             exc_info=exc,
-            extra={"task_id": self.task_id, "task_name": self.name},
+            extra={"task_id": self.task_id, "task_name": self.name, **tracing.log_fields(self)},
         )
 
     def _rescheduled(self, exc: context.Reschedule) -> bytes:

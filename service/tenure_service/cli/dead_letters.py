@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from tenure import Client
+    from tenure import Client, DeadLetter
 
 # The most that one call takes.
 _BATCH_COUNT = 1_000
@@ -33,7 +33,7 @@ def list_(values: argparse.Namespace) -> None:
             values.limit,
         )
     if values.json:
-        show.document(items)
+        show.document([_shown(letter) for letter in items])
     else:
         show.table(
             ["id", "name", "queue", "reason", "attempt", "died", "failure"],
@@ -55,6 +55,17 @@ def list_(values: argparse.Namespace) -> None:
         show.note(f"these are the newest {len(items)}; --limit shows more")
 
 
+def _shown(letter: DeadLetter) -> dict[str, Any]:
+    """Gives a dead letter without what a list does not load."""
+    found: dict[str, Any] = show.plain(letter)
+    return {
+        name: value
+        for name, value in found.items()
+        if not (name == "input" and value is None)
+        and not (name == "task_state" and value == "UNKNOWN")
+    }
+
+
 def show_(values: argparse.Namespace) -> None:
     """Shows a dead task with its input and the whole failure."""
     with remote.client(values) as client:
@@ -68,7 +79,7 @@ def show_(values: argparse.Namespace) -> None:
 def replay(values: argparse.Namespace) -> int:
     """Makes dead tasks ready again."""
     with remote.client(values) as client:
-        return _change(values, client, client.replay_dead_letters, "replayed")
+        return _change(values, client, client.replay_dead_letters, "replayed", _policy_kept)
 
 
 def discard(values: argparse.Namespace) -> int:
@@ -82,12 +93,13 @@ def _change(
     client: Client,
     change: Callable[[Sequence[str]], Sequence[Any]],
     done: str,
+    remark: Callable[[Client, Sequence[str]], str] | None = None,
 ) -> int:
     if bool(values.ids) == values.all:
         raise exits.CommandFailed("say either ids or --all", exits.USAGE)
     if not values.all and (values.queue or values.name):
         raise exits.CommandFailed("--queue and --name go with --all", exits.USAGE)
-    ids: list[str] = values.ids
+    ids = list(dict.fromkeys(values.ids))
     if values.all:
         items, _ = remote.collect(
             lambda size, token: client.list_dead_letters(
@@ -112,5 +124,21 @@ def _change(
     if values.json:
         show.document(states)
     else:
-        print(f"{done} {sum(each['state'] is not None for each in states)} of {len(ids)}")
+        changed = [each["id"] for each in states if each["state"] is not None]
+        more = remark(client, changed) if remark is not None and changed else ""
+        print(f"{done} {len(changed)} of {len(ids)}{more}")
     return worst
+
+
+def _policy_kept(client: Client, ids: Sequence[str]) -> str:
+    if len(ids) > 1:
+        return ", each with the policy it was enqueued with"
+    import tenure
+
+    try:
+        retry = client.get_task(ids[0]).task.policy.retry
+    except tenure.ServiceError:
+        retry = None  # such as for a key of the scope admin alone, which may not read tasks
+    attempts = retry.max_attempts if retry is not None else None
+    said = "" if attempts is None else f": {attempts} attempt{'' if attempts == 1 else 's'}"
+    return f", with the policy it was enqueued with{said}"

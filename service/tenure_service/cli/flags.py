@@ -80,11 +80,26 @@ def database(box: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
     box.add_argument("--schema", dest="schema_name", metavar="NAME", help="its schema (tenure)")
 
 
+def policy(made: argparse.ArgumentParser) -> None:
+    """Adds the flags of a policy; `policies.given` reads them."""
+    box = made.add_argument_group("policy (what is left out is left to `tenure policy` and code)")
+    box.add_argument("--max-attempts", type=count, metavar="N", help="the first included")
+    for name, text in (
+        ("initial-delay", "before the second attempt"),
+        ("max-delay", "between two attempts at most"),
+        ("schedule-to-start", "from being ready until a handler starts"),
+        ("start-to-close", "from the handler's start to its result, each attempt"),
+        ("heartbeat", "between two signs of life of the handler"),
+        ("total", "from being enqueued until it is over"),
+    ):
+        box.add_argument(f"--{name}", type=seconds, metavar="TIME", help=text)
+
+
 def seconds(text: str) -> float:
     """Reads a time: `30`, `1.5`, `90s`, `5m`, `2h`, `1d`, `200ms`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 30, 90s, 5m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 30, 90s, 5m, 2h or 90d")
     return float(found[1]) * _UNITS[found[2]]
 
 

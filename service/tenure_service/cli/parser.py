@@ -22,6 +22,12 @@ The first ten minutes:
   tenure task enqueue greet --input '{"name": "Ada"}' --wait 10   (in another)
 """
 
+_REPLAY = """\
+make dead tasks ready again, attempts counted from 1
+
+A replayed task keeps the policy that it was enqueued with: `tenure policy set` says what holds for
+tasks enqueued from then on."""
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; `call` of the result is `module:function` of this package.
@@ -169,6 +175,9 @@ def _schema(commands: Any) -> None:
     )
     flags.database(restore)
     restore.add_argument("--dry-run", action="store_true", help="only say what it would do")
+    restore.add_argument(
+        "--force", action="store_true", help="also a database that servers work on at this moment"
+    )
     restore.add_argument("--release", action="store_true", help="let the held timers go")
     restore.add_argument("--json", action="store_true", help="print one JSON document")
     settings = _add(
@@ -246,43 +255,20 @@ def _task(commands: Any) -> None:
     )
     get.add_argument("id", metavar="ID")
     get.add_argument("--payloads", action="store_true", help="with input and output")
-    listing = _add(
-        group,
-        "list",
-        "tasks:list_",
-        "list tasks of one state, newest first",
-        "tenure task list --state READY --queue payments",
-        parents=remote,
-    )
-    listing.add_argument(
-        "--state",
-        required=True,
-        type=str.upper,
-        choices=[
-            "DELAYED",
-            "READY",
-            "LEASED",
-            "RUNNING",
-            "BACKOFF",
-            "COMPLETED",
-            "DEAD",
-            "CANCELLED",
-            "TIMED_OUT",
-        ],
-        metavar="STATE",
-        help="DELAYED READY LEASED RUNNING BACKOFF COMPLETED DEAD CANCELLED TIMED_OUT",
-    )
-    _filters(listing)
+    _task_list(group, remote)
     cancel = _add(
         group,
         "cancel",
         "tasks:cancel",
         "ask for the end of tasks; running handlers may clean up",
-        "tenure task cancel 0198... 0199... --reason 'wrong customer'",
+        "tenure task cancel 0198... 0199... --reason 'wrong customer' --grace 5m",
         parents=remote,
     )
     cancel.add_argument("ids", nargs="+", metavar="ID")
     cancel.add_argument("--reason", default="", metavar="TEXT", help="shown with the task")
+    cancel.add_argument(
+        "--grace", type=flags.seconds, metavar="TIME", help="for running handlers to end (30s)"
+    )
     why = _add(
         group,
         "why",
@@ -302,7 +288,8 @@ def _enqueue(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
         "enqueue a task by name\n\n"
         "Prints its id; with --wait also its result, and exits with 1 unless it completed.",
         'tenure task enqueue greet --input \'{"name": "Ada"}\' --wait 10\n'
-        "tenure task enqueue charge --input-file order.json --key order-17 --delay 5m",
+        "tenure task enqueue charge --input-file order.json --key order-17 --delay 5m\n"
+        "tenure task enqueue charge --max-attempts 8 --start-to-close 30s",
         parents=remote,
     )
     enqueue.add_argument("name", metavar="NAME", help="name of the task; need not be registered")
@@ -314,10 +301,42 @@ def _enqueue(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
     enqueue.add_argument("--lane", default="", help="lane key within the queue")
     enqueue.add_argument("--delay", type=flags.seconds, default=0.0, help="30, 5m, 2h: run later")
     enqueue.add_argument("--priority", type=int, default=0, metavar="N", help="-100 to 100")
-    enqueue.add_argument("--max-attempts", type=flags.count, metavar="N", help="attempts in all")
     enqueue.add_argument(
         "--wait", type=flags.seconds, metavar="SECONDS", help="wait for the result"
     )
+    flags.policy(enqueue)
+
+
+def _task_list(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
+    listing = _add(
+        group,
+        "list",
+        "tasks:list_",
+        "list tasks, newest first\n\n"
+        "Without --state it reads one state after another: a task that goes back to an earlier one"
+        "\nmeanwhile may be left out.",
+        "tenure task list --name charge --limit 20\n"
+        "tenure task list --state READY --queue payments",
+        parents=remote,
+    )
+    listing.add_argument(
+        "--state",
+        type=str.upper,
+        choices=[
+            "DELAYED",
+            "READY",
+            "LEASED",
+            "RUNNING",
+            "BACKOFF",
+            "COMPLETED",
+            "DEAD",
+            "CANCELLED",
+            "TIMED_OUT",
+        ],
+        metavar="STATE",
+        help="DELAYED READY LEASED RUNNING BACKOFF COMPLETED DEAD CANCELLED TIMED_OUT (all)",
+    )
+    _filters(listing)
 
 
 def _filters(made: argparse.ArgumentParser) -> None:
@@ -356,7 +375,10 @@ def _dead_letter(commands: Any) -> None:
     )
     show.add_argument("id", metavar="ID")
     for name, about in (
-        ("replay", "make dead tasks ready again, attempts counted from 1"),
+        (
+            "replay",
+            _REPLAY,
+        ),
         ("discard", "mark dead letters as dealt with; the tasks stay readable"),
     ):
         made = _add(
@@ -405,7 +427,9 @@ def _registry(commands: Any) -> None:
         commands,
         "worker list",
         "registry:list_workers",
-        "list workers that hold a session",
+        "list workers that hold a session\n\n"
+        "RECEIVING is `gone` for one that was not heard from for a minute and renews no lease: it was"
+        "\nkilled, or is cut off. It leaves the list within two minutes more, unless it comes back.",
         "tenure worker list --json",
         parents=remote,
     )

@@ -45,17 +45,29 @@ def list_(values: argparse.Namespace) -> int:
 
 def set_(values: argparse.Namespace) -> int:
     """Says what holds for tasks of a name that are enqueued from now on."""
+    policy = given(values)
+    if policy is None:
+        raise exits.CommandFailed(
+            "nothing to set: give a limit, or `tenure policy clear` to clear the override",
+            exits.USAGE,
+        )
+    return _store(values, policy)
+
+
+def given(values: argparse.Namespace) -> Policy | None:
+    """Reads the flags of `flags.policy`; None where none is given.
+
+    Raises:
+        CommandFailed: a value is out of its bounds.
+    """
     import tenure
 
     limits = {name: getattr(values, name) for name in _LIMITS if getattr(values, name) is not None}
     retry = (values.max_attempts, values.initial_delay, values.max_delay)
     if not limits and retry == (None, None, None):
-        raise exits.CommandFailed(
-            "nothing to set: give a limit, or `tenure policy clear` to clear the override",
-            exits.USAGE,
-        )
+        return None
     try:
-        policy = tenure.Policy(
+        return tenure.Policy(
             retry=None
             if retry == (None, None, None)
             else tenure.Retry(
@@ -65,7 +77,6 @@ def set_(values: argparse.Namespace) -> int:
         )
     except tenure.UsageError as exc:
         raise exits.CommandFailed(str(exc), exits.USAGE) from exc
-    return _store(values, policy)
 
 
 def clear(values: argparse.Namespace) -> int:
@@ -78,15 +89,17 @@ def _store(values: argparse.Namespace, policy: Policy | None) -> int:
         stored: TaskDefinition = client.set_task_definition(values.name, policy)
     if values.json:
         show.document(stored)
-        return exits.OK
-    show.facts(
-        [
-            ("task", stored.name),
-            ("in force", _text(stored.effective)),
-            ("declared", _text(stored.declared)),
-            ("override", _text(stored.override)),
-        ]
-    )
+    else:
+        show.facts(
+            [
+                ("task", stored.name),
+                ("in force", _text(stored.effective)),
+                ("declared", _text(stored.declared)),
+                ("override", _text(stored.override)),
+            ]
+        )
+    if policy is not None and not stored.registered:
+        show.note(f"no worker has registered a task named {stored.name!r} yet: is it spelt right?")
     return exits.OK
 
 

@@ -31,16 +31,7 @@ def build(commands: Any) -> None:
         parents=[flags.remote()],
     )
     made.add_argument("name", metavar="TASK")
-    made.add_argument("--max-attempts", type=flags.count, metavar="N", help="the first included")
-    for name, text in (
-        ("initial-delay", "before the second attempt"),
-        ("max-delay", "between two attempts at most"),
-        ("schedule-to-start", "from being ready until a handler starts"),
-        ("start-to-close", "from the handler's start to its result, each attempt"),
-        ("heartbeat", "between two signs of life of the handler"),
-        ("total", "from being enqueued until it is over"),
-    ):
-        made.add_argument(f"--{name}", type=flags.seconds, metavar="TIME", help=text)
+    flags.policy(made)
     cleared = add(
         policy,
         "clear",

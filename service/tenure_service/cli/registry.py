@@ -9,6 +9,8 @@ from tenure_service.cli import remote, show
 if TYPE_CHECKING:
     import argparse
 
+    from tenure import Client
+
 _QUEUE_COUNT_MAX = 10_000
 
 
@@ -63,6 +65,8 @@ def resume_queue(values: argparse.Namespace) -> None:
 
 def _set_queue(values: argparse.Namespace, *, paused: bool) -> None:
     with remote.client(values) as client:
+        # Asked before: the call makes the name known.
+        known = not paused or _is_known(client, values.name)
         queue = client.set_queue(values.name, paused=paused)
     if values.json:
         show.document(queue)
@@ -70,6 +74,18 @@ def _set_queue(values: argparse.Namespace, *, paused: bool) -> None:
         print(f"{queue.name} is paused since {show.instant(queue.paused_at)}")
     else:
         print(f"{queue.name} is not paused")
+    if not known:
+        show.note(f"nobody has used a queue of the name {queue.name!r} yet: is it spelt right?")
+
+
+def _is_known(client: Client, name: str) -> bool:
+    """Says whether tasks were ever enqueued into a queue, or a worker serves it."""
+    queues, _ = remote.collect(
+        lambda size, token: client.list_queues(page_size=size, page_token=token), _QUEUE_COUNT_MAX
+    )
+    return name in {queue.name for queue in queues} or any(
+        each.queue == name for worker in client.list_workers() for each in worker.handlers
+    )
 
 
 def list_workers(values: argparse.Namespace) -> None:
@@ -80,15 +96,16 @@ def list_workers(values: argparse.Namespace) -> None:
         show.document(workers)
         return
     show.table(
-        ["name", "sdk", "receiving", "slots", "held", "since", "serves"],
+        ["name", "sdk", "receiving", "slots", "held", "since", "last seen", "serves"],
         [
             (
                 worker.name,
                 f"{worker.sdk} {worker.sdk_version}",
-                "yes" if worker.receiving else "no",
+                "gone" if worker.gone else "yes" if worker.receiving else "no",
                 worker.slots,
                 worker.held_count,
                 show.instant(worker.opened_at),
+                show.instant(worker.seen_at),
                 ", ".join(f"{each.name} ({each.queue})" for each in worker.handlers),
             )
             for worker in workers

@@ -33,9 +33,9 @@ def client(values: argparse.Namespace) -> Iterator[Client]:
     import tenure
 
     _show_warnings()
-    made = tenure.Client(values.address, values.namespace)
-    _probe(made.target.address)
     try:
+        made = tenure.Client(values.address, values.namespace)
+        _probe(made.target.address)
         yield made
     except tenure.ServiceError as exc:
         raise exits.CommandFailed(str(exc), code(exc)) from exc

@@ -7,7 +7,7 @@ from typing import Final
 _APP: Final = '''\
 """Two tasks: one that works at once, and one that fails, is tried again, and then works."""
 
-from tenure import App, NoCurrentTask, Retry, current_task
+from tenure import App, Retry, current_task
 
 app = App("NAME")
 
@@ -20,18 +20,10 @@ def greet(name: str = "world") -> str:
 @app.task(retry=Retry(3, initial_delay=1))
 def flaky(fail_count: int = 2) -> str:
     """Fails `fail_count` times; with 3 or more it ends in the dead letters."""
-    attempt = attempt_number()
+    attempt = current_task().attempt
     if attempt <= fail_count:
         raise ConnectionError(f"attempt {attempt} failed on purpose")
     return f"worked at attempt {attempt}"
-
-
-def attempt_number() -> int:
-    """Which attempt this is; 1 where no worker runs the function, as in a plain test."""
-    try:
-        return current_task().attempt
-    except NoCurrentTask:
-        return 1
 '''
 
 _TEST: Final = '''\
@@ -40,7 +32,7 @@ _TEST: Final = '''\
 import os
 
 import pytest
-from tenure import Worker
+from tenure import Worker, testing
 
 from app import app, flaky, greet
 
@@ -50,8 +42,13 @@ def test_greet_says_hello():
 
 
 def test_flaky_fails_at_first():
-    with pytest.raises(ConnectionError):
+    with testing.task_context(attempt=1), pytest.raises(ConnectionError):
         flaky(fail_count=1)
+
+
+def test_flaky_works_in_the_end():
+    with testing.task_context(attempt=2):
+        assert flaky(fail_count=1) == "worked at attempt 2"
 
 
 @pytest.mark.skipif("TENURE_ADDRESS" not in os.environ, reason="set TENURE_ADDRESS to run it")

@@ -53,7 +53,7 @@ def _server_rows(values: argparse.Namespace) -> list[dict[str, str]]:
     """Lists the settings as they were given: also those that are wrong."""
     from tenure_service import config
 
-    rows = []
+    rows: list[dict[str, str]] = []
     for name, field in config.ServerConfig.model_fields.items():
         variable = config.variable(name)
         flag = getattr(values, name, None)
@@ -63,6 +63,10 @@ def _server_rows(values: argparse.Namespace) -> list[dict[str, str]]:
             value, source = os.environ[variable], variable
         else:
             value = None if field.is_required() else field.default
+            if name == "http":
+                # Its default goes by where gRPC listens, which stands before it.
+                listen = next(row["value"] for row in rows if row["setting"] == "listen")
+                value = config.ServerConfig.model_construct(listen=listen).http_address
             source = "default" if value is not None else "not set"
         text = "" if value is None else mask(str(value))
         rows.append({"setting": name, "value": text, "source": source})

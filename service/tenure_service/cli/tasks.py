@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import pathlib
@@ -9,12 +10,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tenure_service.cli import exits, remote, show
+from tenure_service.cli import exits, policies, remote, show
 
 if TYPE_CHECKING:
     import argparse
 
-    from tenure import Client, NewTask, TaskDetails, TaskOutcome
+    from tenure import Client, NewTask, Page, TaskDetails, TaskOutcome, TaskSnapshot, TaskState
 
 # Between two looks at the state of a task that is waited for.
 _LOOK_SECONDS = 2.0
@@ -46,11 +47,6 @@ def _new_task(values: argparse.Namespace) -> NewTask:
     data = _input(values)
     import tenure
 
-    retry = None
-    if values.max_attempts is not None:
-        if values.max_attempts > 1_000:
-            raise exits.CommandFailed("--max-attempts is 1 to 1,000", exits.USAGE)
-        retry = tenure.Policy(retry=tenure.Retry(values.max_attempts))
     return tenure.NewTask(
         name=values.name,
         arguments=tenure.Payload(data=data),
@@ -59,7 +55,7 @@ def _new_task(values: argparse.Namespace) -> NewTask:
         delay=values.delay,
         key=values.key,
         lane=values.lane,
-        policy=retry,
+        policy=policies.given(values),
     )
 
 
@@ -185,6 +181,8 @@ def print_details(details: TaskDetails) -> None:
             ("worker", task.worker),
             ("enqueued", show.instant(task.enqueued_at)),
             ("ready", show.instant(task.ready_at)),
+            ("started", show.instant(task.started_at)),
+            ("progress", _progress(task)),
             ("ended", show.instant(task.ended_at)),
             ("input", show.payload_text(task.input)),
             ("output", show.payload_text(task.output)),
@@ -211,18 +209,32 @@ def print_details(details: TaskDetails) -> None:
         )
 
 
+def _progress(task: TaskSnapshot) -> str | None:
+    if task.details is None:
+        return None
+    return f"{show.payload_text(task.details)} (at {show.instant(task.details_at)})"
+
+
 def list_(values: argparse.Namespace) -> None:
-    """Lists tasks of one state."""
+    """Lists tasks of one state, or of all."""
     import tenure
 
-    state = tenure.TaskState(values.state)
+    states: list[TaskState] = [x for x in tenure.TaskState if x is not tenure.TaskState.UNKNOWN]
+    if values.state is not None:
+        states = [tenure.TaskState(values.state)]
+    # States are read in the order in which tasks pass through them, and the later look counts.
+    found: dict[str, TaskSnapshot] = {}
+    more = False
     with remote.client(values) as client:
-        items, more = remote.collect(
-            lambda size, token: client.list_tasks(
-                state, queue=values.queue, name=values.name, page_size=size, page_token=token
-            ),
-            values.limit,
-        )
+        for state in states:
+            page, left = remote.collect(
+                functools.partial(_page, client, state, values), values.limit
+            )
+            found.update((task.id, task) for task in page)
+            more = more or left
+    # Ids are in the order of time; of a task of a run the last part is its own.
+    newest = sorted(found.values(), key=lambda task: task.id.rpartition(":")[2], reverse=True)
+    items, more = newest[: values.limit], more or len(newest) > values.limit
     if values.json:
         show.document(items)
     else:
@@ -241,16 +253,24 @@ def list_(values: argparse.Namespace) -> None:
                 )
                 for task in items
             ],
-            empty=f"no task is {state.value}",
+            empty="no task was found" if values.state is None else f"no task is {values.state}",
         )
     if more:
         show.note(f"these are the newest {len(items)}; --limit shows more")
 
 
+def _page(
+    client: Client, state: TaskState, values: argparse.Namespace, size: int, token: str
+) -> Page[TaskSnapshot]:
+    return client.list_tasks(
+        state, queue=values.queue, name=values.name, page_size=size, page_token=token
+    )
+
+
 def cancel(values: argparse.Namespace) -> int:
     """Asks for the end of tasks."""
     with remote.client(values) as client:
-        answers = client.cancel_tasks(values.ids, reason=values.reason)
+        answers = client.cancel_tasks(values.ids, reason=values.reason, grace=values.grace)
     return _print_states(values, answers)
 
 

@@ -1,8 +1,9 @@
 """Reading tasks: one, some, those of a state, and why one stands where it stands."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from tenure_service.engine.errors import not_found
 from tenure_service.engine.policy import Policy
@@ -11,6 +12,9 @@ from tenure_service.engine.tokens import TaskKey, task_id_text
 from tenure_service.store import rows, tasks
 from tenure_service.store.database import Conn, Database
 from tenure_service.usecase.catalogue import Catalogue
+
+# Other queues that one sentence names.
+_ELSEWHERE_COUNT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,9 @@ def get(
     """
 
     def work(conn: Conn) -> tuple[list[rows.TaskRow], list[rows.DeliveryRow]]:
-        found = tasks.read(conn, namespace_id, [key], include_payloads=include_payloads)
+        found = tasks.read(
+            conn, namespace_id, [key], include_payloads=include_payloads, include_details=True
+        )
         return found, tasks.deliveries(conn, key) if found else []
 
     found, deliveries = database.read(work)
@@ -103,9 +109,14 @@ def over(database: Database, wanted: Sequence[TaskKey]) -> list[str]:
 
 
 def explain(
-    database: Database, catalogue: Catalogue, namespace_id: int, key: TaskKey
+    database: Database,
+    catalogue: Catalogue,
+    namespace_id: int,
+    key: TaskKey,
+    *,
+    may_name: Callable[[str], bool] = lambda _: True,
 ) -> Explanation:
-    """Says why a task stands where it stands.
+    """Says why a task stands where it stands; other queues are named only if `may_name` them.
 
     Raises:
         TenureError: TASK_NOT_FOUND.
@@ -126,10 +137,10 @@ def explain(
     view = _views(catalogue, found)[0]
     return Explanation(
         state=view.state,
-        reasons=_reasons(view, around),
+        reasons=_reasons(view, around, may_name),
         ahead_count=around.ahead_count,
         worker_count=around.worker_count,
-        ready_at=view.row.ready_at,
+        ready_at=None if view.state is TaskState.READY else view.row.ready_at,
     )
 
 
@@ -138,7 +149,7 @@ def _views(catalogue: Catalogue, found: Sequence[rows.TaskRow]) -> list[TaskView
     return [TaskView(row=row, policy=policies[row.policy_id]) for row in found]
 
 
-def _reasons(view: TaskView, around: rows.ExplainRow) -> list[str]:
+def _reasons(view: TaskView, around: rows.ExplainRow, may_name: Callable[[str], bool]) -> list[str]:
     row = view.row
     state = view.state
     reasons: list[str] = []
@@ -159,7 +170,7 @@ def _reasons(view: TaskView, around: rows.ExplainRow) -> list[str]:
         doing = "runs on" if state is TaskState.RUNNING else "was handed to"
         reasons.append(f"It {doing} worker {row.worker!r}, attempt {row.attempt}.")
     elif state is TaskState.READY:
-        reasons += _ready_reasons(row, around)
+        reasons += _ready_reasons(row, around, may_name)
     else:
         reasons.append(f"It is over: {state}, since {row.ended_at:%Y-%m-%d %H:%M:%S %Z}.")
     if row.cancel_requested:
@@ -171,7 +182,9 @@ def _reasons(view: TaskView, around: rows.ExplainRow) -> list[str]:
     return reasons
 
 
-def _ready_reasons(row: rows.TaskRow, around: rows.ExplainRow) -> list[str]:
+def _ready_reasons(
+    row: rows.TaskRow, around: rows.ExplainRow, may_name: Callable[[str], bool]
+) -> list[str]:
     reasons: list[str] = []
     if around.paused_at is not None:
         reasons.append(
@@ -183,7 +196,15 @@ def _ready_reasons(row: rows.TaskRow, around: rows.ExplainRow) -> list[str]:
             "worker's app define it?"
         )
     elif around.worker_count == 0:
-        reasons.append(f"No worker serves {row.name!r} on queue {row.queue!r} now.")
+        reasons.append(
+            f"No worker serves {row.name!r} on queue {row.queue!r} now"
+            f"{_elsewhere(around, may_name)}."
+        )
+    full = around.worker_count > 0 and around.full_count == around.worker_count
+    if full:
+        reasons.append(
+            f"All {around.worker_count} worker(s) that serve it are full: none has a free slot."
+        )
     if around.suspect:
         reasons.append(
             "It lost its worker more than once, so it is handed out alone, to a worker that holds "
@@ -192,9 +213,24 @@ def _ready_reasons(row: rows.TaskRow, around: rows.ExplainRow) -> list[str]:
     if around.ahead_count:
         more = " or more" if around.ahead_count >= 10_000 else ""
         reasons.append(f"{around.ahead_count}{more} task(s) stand before it in its lane.")
+    elif full:
+        reasons.append("It is next in its lane.")
     if not reasons:
         reasons.append(
             f"It is next in its lane; {around.worker_count} worker(s) serve it and take it as "
             "soon as one has a free slot."
         )
     return reasons
+
+
+def _elsewhere(around: rows.ExplainRow, may_name: Callable[[str], bool]) -> str:
+    """Names workers that serve the task's name on another queue: it may be in the wrong one."""
+    found = [(queue, around.elsewhere[queue]) for queue in sorted(around.elsewhere)]
+    told = [
+        f"worker {worker!r} serves it on queue {queue!r}"
+        for queue, worker in found
+        if may_name(queue)
+    ]
+    if len(told) > _ELSEWHERE_COUNT:
+        told[_ELSEWHERE_COUNT:] = [f"and {len(told) - _ELSEWHERE_COUNT} more queue(s)"]
+    return "; " + ", ".join(told) if told else ""

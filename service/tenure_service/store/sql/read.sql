@@ -181,6 +181,7 @@ where d.outcome <> 'DONE' and d.output is not null;
 -- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx, task_defs_pkey,
 -- queues_pkey, ready_tasks_task_idx, ready_tasks_pkey, restores_held_unique.
 with live as materialized (
+    -- tidy: all that a task is explained by comes from one statement, and so from one snapshot
     select s.session_id, s.worker, s.slots, o.queue
     from sessions as s
     cross join lateral (

@@ -12,6 +12,8 @@ _RUN: Final = timedelta(hours=1)
 #: Servers note each second whom they have a stream of, and a worker reconnects within seconds.
 _SILENT: Final = timedelta(minutes=1)
 _LATE: Final = timedelta(days=1)
+#: A deployment that replaces all workers is over by then.
+_WAITED: Final = timedelta(minutes=5)
 
 
 def timers(case: Case) -> list[Finding]:
@@ -52,16 +54,19 @@ def listening(case: Case) -> list[Finding]:
 
 
 def unserved(case: Case) -> list[Finding]:
-    """Every name that tasks wait for is known."""
+    """Every name that tasks wait for is known, and served where they wait."""
     return [
         warned(
             "unserved",
             f"tasks {_named(row.name, row.queue, row.namespace)} wait for "
-            f"{span(row.wait_duration)}, and no worker ever registered the name",
-            "start a worker that has it, or correct the name and cancel them",
+            f"{span(row.wait_duration)}, and no worker "
+            + ("serves the name there" if row.registered else "ever registered the name"),
+            "start a worker that serves this queue, or see `tenure task why ID`"
+            if row.registered
+            else "start a worker that has it, or correct the name and cancel them",
         )
-        for row in doctor.unserved(case.conn, now=case.now)
-    ] or [fine("unserved", "workers have registered every name that tasks wait for")]
+        for row in doctor.unserved(case.conn, _WAITED, _SILENT, now=case.now)
+    ] or [fine("unserved", "workers serve every name that tasks wait for")]
 
 
 def dead_letters(case: Case) -> list[Finding]:
