@@ -538,7 +538,12 @@ Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
 class SetSlots(_message.Message):
-    """SetSlots changes how much the worker takes at a time. Tasks it has are not taken back."""
+    """SetSlots changes how much the worker takes at a time. Tasks it has are not taken back.
+
+    A task that the server ended (it timed out, its grace after a cancellation is over, its lease is
+    lost) counts no more. A worker whose handler runs on all the same SHOULD say so with fewer slots
+    until it ends: what it cannot run it would only give back.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

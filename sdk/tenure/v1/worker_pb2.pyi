@@ -303,7 +303,8 @@ Global___Failed: _TypeAlias = Failed  # noqa: Y015
 @_typing.final
 class Released(_message.Message):
     """Released gives back a task whose handler never started. Nothing is spent; the place in the
-    queue is kept.
+    queue is kept. A session that gives everything back is handed things more and more slowly, up to
+    5 s apart, until it reports something else.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
