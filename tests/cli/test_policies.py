@@ -5,6 +5,7 @@ import json
 
 from tenure import App, Retry, Worker
 from tests.cli.command import run_here
+from tests.eventually import eventually_async
 from tests.fix_server import RunningServer
 
 
@@ -21,6 +22,10 @@ async def test_policy__set_and_cleared__goes_before_what_code_declares(
     worker = Worker(app)
     await asyncio.to_thread(worker.start)
     try:
+        # What it declares comes with its session.
+        async with asyncio.timeout(20):
+            while "receiving" not in (await run_here("worker", "list", "--json", *at)).out:
+                await eventually_async(lambda: False, seconds=0.05)
         listed = await run_here("policy", "list", *at)
         assert "max_attempts 5" in listed.out
         done = await run_here(

@@ -93,7 +93,7 @@ if child == 0:
     async def answer(): return 42
     print(io_thread.run(answer()), flush=True)
     os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 os._exit(0)
 """
     assert run(code).split() == ["42", "0"]
