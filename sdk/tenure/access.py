@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tenure import reading
 from tenure.v1 import admin_service_pb2 as admin
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Iterable
 
 
@@ -99,17 +100,17 @@ def api_key(message: admin.ApiKey) -> ApiKey:
         namespace=message.namespace,
         scopes=[scope for scope, number in _NUMBERS.items() if number in message.scopes],
         queues=list(message.queue_globs),
-        created_at=_instant(message, "created_at"),
-        expires_at=_instant(message, "expires_at"),
-        revoked_at=_instant(message, "revoked_at"),
-        used_at=_instant(message, "used_at"),
+        created_at=reading.instant(message, "created_at"),
+        expires_at=reading.instant(message, "expires_at"),
+        revoked_at=reading.instant(message, "revoked_at"),
+        used_at=reading.instant(message, "used_at"),
     )
 
 
 def audit_event(message: admin.AuditEvent) -> AuditEvent:
     """Reads one thing that an operator did."""
     return AuditEvent(
-        at=_instant(message, "at"),
+        at=reading.instant(message, "at"),
         actor=message.actor,
         action=message.action,
         namespace=message.namespace,
@@ -117,10 +118,3 @@ def audit_event(message: admin.AuditEvent) -> AuditEvent:
         outcome=message.outcome,
         peer=message.peer,
     )
-
-
-def _instant(message: Any, name: str) -> datetime.datetime | None:
-    if not message.HasField(name):
-        return None
-    found: datetime.datetime = getattr(message, name).ToDatetime(tzinfo=datetime.UTC)
-    return found

@@ -58,15 +58,15 @@ def task(message: task_pb2.Task) -> records.TaskSnapshot:
         input=_payload(message, "input"),
         output=_payload(message, "output"),
         failure=_failure(message),
-        enqueued_at=_instant(message, "enqueued_at"),
-        ready_at=_instant(message, "ready_at"),
-        ended_at=_instant(message, "ended_at"),
+        enqueued_at=instant(message, "enqueued_at"),
+        ready_at=instant(message, "ready_at"),
+        ended_at=instant(message, "ended_at"),
         worker=message.worker,
         key=message.key,
         cancel_requested=message.cancel_requested,
-        started_at=_instant(message, "started_at"),
+        started_at=instant(message, "started_at"),
         details=_payload(message, "details"),
-        details_at=_instant(message, "details_at"),
+        details_at=instant(message, "details_at"),
     )
 
 
@@ -80,8 +80,8 @@ def delivery(message: task_pb2.Delivery) -> records.Delivery:
         ),
         final=message.final,
         worker=message.worker,
-        started_at=_instant(message, "started_at"),
-        ended_at=_instant(message, "ended_at"),
+        started_at=instant(message, "started_at"),
+        ended_at=instant(message, "ended_at"),
         failure=_failure(message),
     )
 
@@ -104,7 +104,7 @@ def explanation(message: tasks.ExplainTaskResponse) -> records.TaskExplanation:
         reasons=list(message.reasons),
         ahead_count=message.ahead_count,
         worker_count=message.worker_count,
-        ready_at=_instant(message, "ready_at"),
+        ready_at=instant(message, "ready_at"),
     )
 
 
@@ -116,14 +116,14 @@ def definition(message: registry.TaskDefinition) -> records.TaskDefinition:
         override=_policy(message.override) if message.HasField("override") else None,
         effective=_policy(message.effective),
         app_version=message.app_version,
-        updated_at=_instant(message, "updated_at"),
+        updated_at=instant(message, "updated_at"),
         registered=message.registered,
     )
 
 
 def queue(message: registry.Queue) -> records.Queue:
     """Reads a queue."""
-    return records.Queue(name=message.name, paused_at=_instant(message, "paused_at"))
+    return records.Queue(name=message.name, paused_at=instant(message, "paused_at"))
 
 
 def statistics(message: admin.QueueStatistics) -> records.QueueStatistics:
@@ -134,7 +134,7 @@ def statistics(message: admin.QueueStatistics) -> records.QueueStatistics:
         ready_count=message.ready_count,
         delayed_count=message.delayed_count,
         leased_count=message.leased_count,
-        oldest_ready_at=_instant(message, "oldest_ready_at"),
+        oldest_ready_at=instant(message, "oldest_ready_at"),
         worker_count=message.worker_count,
         dead_count=message.dead_count,
     )
@@ -142,7 +142,7 @@ def statistics(message: admin.QueueStatistics) -> records.QueueStatistics:
 
 def namespace(message: admin.Namespace) -> records.Namespace:
     """Reads a namespace."""
-    return records.Namespace(name=message.name, created_at=_instant(message, "created_at"))
+    return records.Namespace(name=message.name, created_at=instant(message, "created_at"))
 
 
 def worker(message: admin.Worker) -> records.WorkerInfo:
@@ -158,8 +158,8 @@ def worker(message: admin.Worker) -> records.WorkerInfo:
         ],
         slots=message.slots.total,
         held_count=message.held_count,
-        opened_at=_instant(message, "opened_at"),
-        seen_at=_instant(message, "seen_at"),
+        opened_at=instant(message, "opened_at"),
+        seen_at=instant(message, "seen_at"),
         receiving=message.receiving,
         gone=message.gone,
     )
@@ -177,7 +177,7 @@ def dead_letter(message: admin.DeadLetter) -> records.DeadLetter:
         state=dead_letter_state(message.state),
         failure=_failure(message),
         attempt=message.attempt,
-        died_at=_instant(message, "died_at"),
+        died_at=instant(message, "died_at"),
         input=_payload(message, "input"),
         task_state=task_state(message.task_state),
     )
@@ -247,11 +247,12 @@ def _payload(message: Message, field: str) -> records.Payload | None:
     )
 
 
-def _instant(message: Message, field: str) -> datetime.datetime | None:
+def instant(message: Message, field: str) -> datetime.datetime | None:
+    """Reads an instant; None if it is not set."""
     if not message.HasField(field):
         return None
-    instant: Timestamp = getattr(message, field)
-    return instant.ToDatetime(tzinfo=datetime.UTC)
+    found: Timestamp = getattr(message, field)
+    return found.ToDatetime(tzinfo=datetime.UTC)
 
 
 def _name(names: Any, value: int, prefix: str) -> str:
