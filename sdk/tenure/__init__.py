@@ -26,6 +26,7 @@ from tenure.context import (
     current_task,
 )
 from tenure.errors import (
+    ArgumentsRefused,
     BlockingCallInLoop,
     CodecFailed,
     Contention,
@@ -95,6 +96,7 @@ __all__ = [
     "TLS",
     "ApiKey",
     "App",
+    "ArgumentsRefused",
     "AsyncClient",
     "AsyncTask",
     "AuditEvent",

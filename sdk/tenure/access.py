@@ -38,6 +38,7 @@ class ApiKey:
         namespace: Namespace that it is for; empty: every one.
         queues: Globs of the queues that it may be used on.
         used_at: When it was last used, to within a minute.
+        worker_count: Workers that take tasks with it now; told by `list_api_keys`.
     """
 
     id: str
@@ -49,6 +50,7 @@ class ApiKey:
     expires_at: datetime.datetime | None
     revoked_at: datetime.datetime | None
     used_at: datetime.datetime | None
+    worker_count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ def api_key(message: admin.ApiKey) -> ApiKey:
         expires_at=reading.instant(message, "expires_at"),
         revoked_at=reading.instant(message, "revoked_at"),
         used_at=reading.instant(message, "used_at"),
+        worker_count=message.worker_count,
     )
 
 

@@ -119,7 +119,10 @@ class App:
 
         Args:
             worker: True for `Worker(app)`, False for none, or a worker made as you like.
-            grace: Time for handlers at the stop; a web server's own limit may be shorter.
+            grace: Seconds for handlers at the stop; a web server's own limit may be shorter.
+
+        Raises:
+            WrongType, WrongValue: `worker` is something else, or of another app.
         """
         return lifespans.make(self, worker, grace)
 

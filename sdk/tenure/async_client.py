@@ -340,10 +340,41 @@ class AsyncClient:
         return access.api_key(response.key)
 
     async def list_audit_events(
-        self, *, page_size: int = 0, page_token: str = ""
+        self,
+        *,
+        actor: str = "",
+        action: str = "",
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
+        refused_only: bool = False,
+        changes_only: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
     ) -> records.Page[access.AuditEvent]:
-        """Lists what operators did, newest first."""
-        request = admin.ListAuditEventsRequest(page_size=page_size, page_token=page_token)
+        """Lists what operators did, newest first.
+
+        Args:
+            actor: Only by this one: as events name it, or a key by its name or id.
+            action: Only this action, such as `SetQueue`.
+            since: Only from this instant on.
+            until: Only before this instant.
+            refused_only: Only what did not end with `OK`.
+            changes_only: Without what only reads.
+            page_size: Events wanted at most; 0: 100.
+            page_token: Token of the previous page.
+        """
+        request = admin.ListAuditEventsRequest(
+            page_size=page_size,
+            page_token=page_token,
+            actor=actor,
+            action=action,
+            refused_only=refused_only,
+            changes_only=changes_only,
+        )
+        if since is not None:
+            request.since.FromDatetime(since)
+        if until is not None:
+            request.until.FromDatetime(until)
         response = await self._call(methods.LIST_AUDIT_EVENTS, request)
         return records.Page(
             [access.audit_event(each) for each in response.events], response.next_page_token

@@ -206,12 +206,30 @@ class Client:
         return _run("revoke_api_key", self._async.revoke_api_key(key_id))
 
     def list_audit_events(
-        self, *, page_size: int = 0, page_token: str = ""
+        self,
+        *,
+        actor: str = "",
+        action: str = "",
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
+        refused_only: bool = False,
+        changes_only: bool = False,
+        page_size: int = 0,
+        page_token: str = "",
     ) -> records.Page[access.AuditEvent]:
-        """Lists what operators did, newest first."""
+        """Lists what operators did, newest first; see `AsyncClient` for what may be asked."""
         return _run(
             "list_audit_events",
-            self._async.list_audit_events(page_size=page_size, page_token=page_token),
+            self._async.list_audit_events(
+                actor=actor,
+                action=action,
+                since=since,
+                until=until,
+                refused_only=refused_only,
+                changes_only=changes_only,
+                page_size=page_size,
+                page_token=page_token,
+            ),
         )
 
 

@@ -11,9 +11,13 @@ pydantic's own writer turns NaN inside a model into null without a word.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import re
 import types
+import typing
+import uuid
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import pydantic
@@ -50,9 +54,36 @@ _CONFIG = pydantic.ConfigDict(
 )
 # Not more: the values of lists and dicts would have to be looked at.
 _PLAIN_TYPES: tuple[type, ...] = (str, int, float, bool)
+# Types that have a JSON form, alone and within each other.
+_KNOWN_TYPES: frozenset[object] = frozenset(
+    (
+        str,
+        int,
+        float,
+        bool,
+        bytes,
+        type(None),
+        datetime.datetime,
+        datetime.date,
+        datetime.timedelta,
+        decimal.Decimal,
+        uuid.UUID,
+    )
+)
+_KNOWN_CONTAINERS: frozenset[object] = frozenset((list, dict, tuple, types.UnionType, typing.Union))
 _encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
+
+
+def is_never_refused(annotation: Any) -> bool:
+    """Says that a codec of the type can be built, without building it; False: one has to see."""
+    if annotation is Any or (isinstance(annotation, type) and annotation in _KNOWN_TYPES):
+        return True
+    return typing.get_origin(annotation) in _KNOWN_CONTAINERS and all(
+        argument is Ellipsis or is_never_refused(argument)
+        for argument in typing.get_args(annotation)
+    )
 
 
 class Unresolved(errors.HandlerRefused):

@@ -39,6 +39,9 @@ class RetryAfter(ControlFlow):
     Args:
         seconds: 0 s to 365 days, or a timedelta; kept as seconds.
         message: For people who read the failure.
+
+    Raises:
+        WrongType, WrongValue: another time.
     """
 
     def __init__(self, seconds: policy.Seconds, message: str = "") -> None:
@@ -53,6 +56,10 @@ class Reschedule(ControlFlow):
     Args:
         seconds: 0 s to 365 days, or a timedelta; kept as seconds.
         details: JSON value that the next run finds in `current_task().details`, at most 64 KiB.
+            Another one fails the attempt, as `ValueRefused`.
+
+    Raises:
+        WrongType, WrongValue: another time.
     """
 
     def __init__(self, seconds: policy.Seconds, details: Any = None) -> None:

@@ -7,6 +7,7 @@
     |   |   +-- WrongValue            an argument out of its bounds; also a ValueError
     |   |   +-- HandlerRefused        a function that cannot be a task, or a name taken twice
     |   |   +-- ValueRefused          a value that does not fit its annotation or JSON
+    |   |   |   +-- ArgumentsRefused  on a worker: the arguments of a task do not fit its handler
     |   |   +-- CodecFailed           the program's codec raised, or gave no payload
     |   |   +-- BlockingCallInLoop    a blocking form inside a running event loop
     |   |   +-- UsedAfterFork         a connection of the parent process
@@ -79,6 +80,15 @@ class ValueRefused(UsageError, ValueError):
         super().__init__(f"{where}: {problem}")
         self.where = where
         self.problem = problem
+
+
+class ArgumentsRefused(ValueRefused):
+    """The arguments of a task do not fit the handler of the worker that was given it.
+
+    Its handler was not called. The attempt has failed and is tried again as after any other error,
+    since during a deploy another worker may have the declaration that the producer had; with
+    `Retry(unless=[ArgumentsRefused])` the first one is the last.
+    """
 
 
 class CodecFailed(UsageError):
@@ -281,7 +291,8 @@ class NonRetryable(Exception):
     """Raise it, or a subclass, in a handler: the task fails and is not attempted again.
 
     Attributes:
-        failure_details: JSON value that the failure carries for programs; None: none.
+        failure_details: JSON value that the failure carries for programs, at most 64 KiB (else a
+            note of its size takes its place); None: none. No codec encodes it.
     """
 
     def __init__(self, *args: object, details: Any = None) -> None:

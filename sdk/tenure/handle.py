@@ -68,7 +68,10 @@ class Handle(Generic[R]):
             TaskCancelled: it was cancelled.
             TaskTimedOut: its own time limit ended it.
             ResultTimeout: it is not over within `timeout`; it goes on.
+            ValueRefused, CodecFailed: the result is not what the annotation or the codec says.
+            NotFound: the namespace has no such task.
             Unavailable: the server did not answer for 30 s.
+            BlockingCallInLoop: inside a running event loop; use `aresult`.
         """
         refuse_in_loop("result", "aresult")
         check.wait(timeout)
@@ -106,8 +109,16 @@ class Handle(Generic[R]):
     def cancel(self, reason: str = "", *, grace: policy.Seconds | None = None) -> records.TaskState:
         """Asks for the end of the task; a running handler gets `grace` (30 s) to end.
 
+        Args:
+            reason: For people, and for the handler.
+            grace: Seconds or a timedelta, up to a day.
+
         Returns:
             The state after the call; a task that was over stays as it is.
+
+        Raises:
+            NotFound: the namespace has no such task.
+            Unavailable: the server did not answer for 30 s.
         """
         refuse_in_loop("cancel", "acancel")
         return io_thread.run(self._cancel(reason, grace))

@@ -1,8 +1,9 @@
 """The program's own last step for payloads: encryption, compression, a reference to a store.
 
 A codec stands between JSON and the wire. It sees arguments, results, and the details of heartbeats
-and reschedules; never the texts of failures, names, keys and lanes, which people and servers read.
-It runs on the thread or in the process that uses the value, never on the I/O loop, and on several
+and reschedules. It never sees names, keys and lanes, nor failures (type, message, stack, and the
+`details` of NonRetryable), which servers match and clip, and people and workers in other languages
+read: what is secret does not belong into the text of an exception. It runs on the thread or in the process that uses the value, never on the I/O loop, and on several
 threads at once.
 """
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class PayloadCodec(Protocol):
-    """PayloadCodec changes payloads on their way out, and back on their way in.
+    """PayloadCodec changes payloads on their way out, and back on their way in; failures it does not.
 
     Both sides of a queue need it: whoever lacks it cannot read what it wrote, and its tasks fail,
     retryably, so that a worker which has it can take them.

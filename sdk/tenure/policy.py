@@ -40,17 +40,20 @@ _LIMITS = ("schedule_to_start", "start_to_close", "heartbeat", "total")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Retry:
-    """Retry says whether and when a failed task is attempted again.
+    """Retry says whether and when a failed task is attempted again; None: nothing said.
 
     Attributes:
-        max_attempts: Attempts in all, the first one included: 1 to 1,000.
-        initial_delay: Delay after the first failed attempt.
-        max_delay: Cap of the delay, before and after jitter.
-        backoff: How the delay grows.
-        multiplier: Factor of the exponential backoff: 1 to 100.
-        jitter: Share of the delay that is random, 0 to 1.
+        max_attempts: Attempts in all, the first one included: 1 to 1,000. The server's default: 3.
+        initial_delay: Delay after the first failed attempt, 0 s to 365 days. By default 1 s.
+        max_delay: Cap of the delay, before and after jitter, 0 s to 365 days. By default 60 s.
+        backoff: How the delay grows. By default `exponential`.
+        multiplier: Factor of the exponential backoff: 1 to 100. By default 2.
+        jitter: Share of the delay that is random, 0 to 1. By default 0.2.
         unless: Exceptions that end the task at once: classes (subclasses count too, on the worker
             that runs this code) or names of failure types (compared exactly, anywhere).
+
+    Raises:
+        WrongType, WrongValue: a field that no server would take, or two that contradict each other.
     """
 
     max_attempts: int | None = None
@@ -114,9 +117,12 @@ class Timeout:
     """Timeout is one limit and what happens at it.
 
     Attributes:
-        after: Time allowed, above 0.
+        after: Time allowed, above 0 and at most 10 years.
         then: `retry` spends the attempt and lets the retry policy decide, `time_out` ends the task
             as TIMED_OUT, `alert` only counts, logs and shows it.
+
+    Raises:
+        WrongType, WrongValue: another time, or another word.
     """
 
     after: Seconds
@@ -131,11 +137,17 @@ class Timeout:
 class Timeouts:
     """Timeouts is the set of a task's limits; None: no limit.
 
+    A plain time spends the attempt when it is over, and for `total` ends the task; `Timeout` says
+    something else.
+
     Attributes:
         schedule_to_start: From being ready to run until the handler starts.
         start_to_close: From the handler's start until its result, for each attempt.
         heartbeat: Between two `heartbeat()` calls of the handler, or since its start.
         total: From enqueueing until the task is over; ends it as TIMED_OUT unless said otherwise.
+
+    Raises:
+        WrongType, WrongValue: a time of 0 or less or above 10 years, or above `total`.
     """
 
     schedule_to_start: Seconds | Timeout | None = None

@@ -67,6 +67,7 @@ def task(message: task_pb2.Task) -> records.TaskSnapshot:
         started_at=instant(message, "started_at"),
         details=_payload(message, "details"),
         details_at=instant(message, "details_at"),
+        traceparent=message.traceparent,
     )
 
 
@@ -162,6 +163,8 @@ def worker(message: admin.Worker) -> records.WorkerInfo:
         seen_at=instant(message, "seen_at"),
         receiving=message.receiving,
         gone=message.gone,
+        key_id=message.key_id,
+        key_name=message.key_name,
     )
 
 

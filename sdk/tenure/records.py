@@ -184,6 +184,7 @@ class TaskSnapshot:
         started_at: When its handler started, while that runs.
         details: Progress that the handler told last, while that runs; not in lists.
         details_at: When it told it.
+        traceparent: W3C trace context that it was enqueued with; empty: none.
     """
 
     id: str
@@ -208,6 +209,13 @@ class TaskSnapshot:
     started_at: datetime.datetime | None
     details: Payload | None
     details_at: datetime.datetime | None
+    traceparent: str
+
+    @property
+    def trace_id(self) -> str:
+        """Returns the id of its trace, 32 hexadecimal digits; empty: it has none."""
+        parts = self.traceparent.split("-")
+        return parts[1] if len(parts) > 1 else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +319,8 @@ class WorkerInfo:
         held_count: Tasks it holds and has not reported.
         seen_at: When its server last heard from it, to within a few seconds.
         gone: True if nobody has heard from it for a minute, and it holds nothing that it renews.
+        key_id: Key that it opened or last resumed its session with; empty: none was asked for.
+        key_name: Name of that key.
     """
 
     name: str
@@ -325,6 +335,8 @@ class WorkerInfo:
     seen_at: datetime.datetime | None
     receiving: bool
     gone: bool
+    key_id: str
+    key_name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,8 +165,10 @@ class Enqueueing(Generic[P, R]):
             ValueRefused: an argument does not fit its annotation; nothing was sent.
             CodecFailed: the app's codec could not encode the arguments; nothing was sent.
             PayloadTooLarge: the arguments are longer than 2 MiB; nothing was sent.
+            BlockingCallInLoop: an event loop runs here; use `aenqueue`.
             KeyTaken: another task or other arguments stand under the key.
             Unavailable: no server answered within 30 s.
+            ServiceError: any other refusal, as the class of its reason.
         """
         refuse_in_loop(f"{self.name}.enqueue", f"{self.name}.aenqueue")
         with self._traced() as span:
@@ -192,6 +194,9 @@ class Enqueueing(Generic[P, R]):
             One handle a task, in order.
 
         Raises:
+            UsageError: with a key, which names one task; or a call that is neither.
+            WrongType, ValueRefused, CodecFailed, PayloadTooLarge: as `enqueue`, for one of the
+                calls; those of batches before it are stored.
             EnqueueManyFailed: some tasks were refused; it has the handles of the others.
             ServiceError: a whole call failed; those before it are stored.
         """
@@ -234,11 +239,13 @@ class Enqueueing(Generic[P, R]):
         """Returns the task with options for the calls to come; those given before stay.
 
         Args:
-            key: Idempotency key: while it is in force, the same call answers with the same task.
-            key_duration: Time the key stays in force; the server's default is 24 hours.
-            delay: Time before the task may run.
+            key: Idempotency key, at most 500 bytes: while it is in force, the same call answers
+                with the same task, and one with other arguments is refused (KeyTaken).
+            key_duration: Time the key stays in force, seconds or a timedelta; the server's default
+                is 24 hours.
+            delay: Time before the task may run, seconds or a timedelta, up to 10 years.
             priority: -100 to 100, larger first.
-            lane: Lane key within the queue.
+            lane: Lane key within the queue, at most 200 bytes: lanes of a queue take turns.
             queue: Queue, in place of the declared one.
             retry: Retries, before every other source.
             timeout: Limit of each attempt, or a set of limits, before every other source.

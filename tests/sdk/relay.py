@@ -36,15 +36,15 @@ class Relay:
         self._streams: set[_Stream] = set()
         self._refusal: grpc.StatusCode | None = None
 
-    async def start(self) -> None:
-        """Starts to listen on a free port."""
+    async def start(self, address: str = "127.0.0.1:0") -> None:
+        """Starts to listen, on a free port unless told otherwise."""
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._work
         )
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler("tenure.v1.WorkerService", {"Work": handler})]
         )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
         await self._server.start()
 
     async def stop(self) -> None:

@@ -7,7 +7,9 @@ import enum
 import json
 import math
 import uuid
-from typing import Any, NotRequired
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NotRequired, Union
 
 import pydantic
 import pytest
@@ -195,3 +197,36 @@ def test_payload__over_the_limit__is_refused_with_both_sizes() -> None:
         codec.payload(b"x" * (codec.PAYLOAD_BYTES_MAX + 1), "value")
     assert caught.value.size_bytes == codec.PAYLOAD_BYTES_MAX + 1
     assert caught.value.limit_bytes == codec.PAYLOAD_BYTES_MAX
+
+
+KNOWN: list[Any] = [str, int, float, bool, bytes, type(None), Any, decimal.Decimal, uuid.UUID]
+KNOWN += [datetime.datetime, datetime.date, datetime.timedelta]
+
+
+def of(kind: Any, *arguments: Any) -> Any:
+    return kind[arguments]
+
+
+@given(
+    st.recursive(
+        st.sampled_from(KNOWN),
+        lambda inner: st.one_of(
+            inner.map(lambda each: of(list, each)),
+            inner.map(lambda each: of(tuple, each, ...)),
+            inner.map(lambda each: of(Union, each, type(None))),
+            st.tuples(inner, inner).map(lambda two: of(dict, *two)),
+            st.tuples(inner, inner).map(lambda two: of(tuple, *two)),
+        ),
+        max_leaves=5,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_is_never_refused__whatever_it_says_so_of__has_a_codec(annotation: Any) -> None:
+    assert codec.is_never_refused(annotation)
+    codec.ValueCodec(annotation, "value")
+    codec.ArgumentsCodec({"value": annotation}, {"value"}, "task")
+
+
+@pytest.mark.parametrize("annotation", [object, set[object], list[Path], Callable[[], int], "int"])
+def test_is_never_refused__anything_else__has_to_be_seen(annotation: Any) -> None:
+    assert not codec.is_never_refused(annotation)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tenure import App, Retry, TaskFailed, Worker
+from tenure import App, ArgumentsRefused, Retry, TaskFailed, Worker
 from tests.fix_server import RunningServer
 
 
@@ -83,6 +83,33 @@ async def test_handler__raises_a_short_message__is_logged_with_its_exception(
     assert isinstance(record.exc_info[1], ValueError)
 
 
+async def test_arguments__the_handler_does_not_take_them__another_worker_may_unless_told(
+    server: RunningServer,
+) -> None:
+    old, new = App("noise", server.address), App("noise", server.address)
+    calls: list[int] = []
+
+    @new.task(name="add")
+    def enqueue(first: int, second: int) -> None: ...
+
+    @old.task(name="add")
+    def add(first: int) -> int:
+        calls.append(first)
+        return first
+
+    async with Worker(old):
+        retried = await enqueue.using(retry=Retry(2, initial_delay=0.01)).aenqueue(1, 2)
+        given_up = await enqueue.using(retry=Retry(9, unless=[ArgumentsRefused])).aenqueue(1, 2)
+        attempts = []
+        for handle in (retried, given_up):
+            with pytest.raises(TaskFailed) as caught:
+                await handle.aresult(30)
+            attempts.append(caught.value.attempt)
+    assert attempts == [2, 1]
+    assert calls == []
+    del add
+
+
 async def test_arguments__thousands_are_wrong__the_failure_is_short(server: RunningServer) -> None:
     right, wrong = App("noise", server.address), App("noise", server.address)
 
@@ -98,7 +125,7 @@ async def test_arguments__thousands_are_wrong__the_failure_is_short(server: Runn
         with pytest.raises(TaskFailed) as caught:
             await handle.aresult(30)
     failure = caught.value.failure
-    assert failure.type == "ValueRefused"
+    assert failure.type == "ArgumentsRefused"
     assert failure.message.startswith("arguments of task 'add': numbers.0: Input should be a valid")
     assert failure.message.endswith("; and 9,995 more")
     assert failure.cause is None

@@ -190,7 +190,7 @@ async def test_run__worker_without_the_codec__fails_retryably_and_another_does_i
         assert await asyncio.to_thread(eventually, failed)
     failure = (await client.get_task(handle.id)).deliveries[0].failure
     assert failure is not None
-    assert failure.type == "ValueRefused"
+    assert failure.type == "ArgumentsRefused"
     assert "the encoding 'json+zlib' is not 'json'" in failure.message
     assert not failure.non_retryable
 

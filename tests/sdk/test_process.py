@@ -25,7 +25,7 @@ from tenure import (
     TaskState,
     Worker,
 )
-from tests.eventually import eventually, eventually_async
+from tests.eventually import eventually, eventually_awaited
 from tests.fix_server import RunningServer
 from tests.sdk.process_app import app
 
@@ -46,9 +46,7 @@ async def worker(client: AsyncClient) -> AsyncIterator[Worker]:
     made = Worker(app, concurrency=3, mode="process")
     made.start()
     # What is enqueued by name alone gets the policy that the worker has declared by then.
-    async with asyncio.timeout(30):
-        while not await client.list_workers():
-            await eventually_async(lambda: False, seconds=0.05)
+    assert await eventually_awaited(client.list_workers, seconds=30)
     yield made
     await made.aclose(grace=0)
 
@@ -185,6 +183,10 @@ async def test_cancel__handler_does_not_end__is_killed_within_grace_and_others_g
     assert await ends(pid)
     assert 0.9 < time.monotonic() - began_at < 2 + SLACK_SECONDS
     assert (await over(client, task_id)).state is TaskState.CANCELLED
+    (ended,) = (await client.get_task(task_id)).deliveries
+    assert ended.started_at is not None
+    assert ended.ended_at is not None
+    assert 0.9 < (ended.ended_at - ended.started_at).total_seconds() < 2 + 2 * SLACK_SECONDS
     assert (await over(client, sibling)).state is TaskState.COMPLETED
     assert len((await client.get_task(sibling)).deliveries) == 1
     # The slot is free: three at once, where three fit.
@@ -224,9 +226,12 @@ async def test_cancel__handler_obeys__ends_by_itself_and_its_process_is_kept(
 async def test_timeout__interpreter_lock_held__each_attempt_is_killed(
     client: AsyncClient, worker: Worker, marks: Callable[[], str]
 ) -> None:
-    outcome = await over(client, await enqueue(client, "hold_the_lock_limited"))
+    task_id = await enqueue(client, "hold_the_lock_limited")
+    outcome = await over(client, task_id)
     assert outcome.failure is not None
     assert (outcome.failure.type, outcome.attempt) == ("StartToCloseTimeout", 2)
+    deliveries = (await client.get_task(task_id)).deliveries
+    assert [each.started_at is not None for each in deliveries] == [True, True]
     # Three at once, where three fit: the killed ones hold no slot any more.
     paths = [marks() for _ in range(3)]
     ids = [await enqueue(client, "obedient", path=path) for path in paths]

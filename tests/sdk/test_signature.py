@@ -17,6 +17,14 @@ from tenure.signature import Signature
 def scale(path: str, width: int = 200, *, sharp: bool = False) -> None: ...
 
 
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+def takes_a_point(point: Point) -> None: ...
+
+
 def positional_only(first: int, second: int = 2, /, third: int = 3) -> None: ...
 
 
@@ -149,6 +157,15 @@ def test_encode_call__model_of_an_undefined_class__is_refused_by_parameter() -> 
 def test_declare__lambda_without_a_name__is_refused() -> None:
     with pytest.raises(HandlerRefused, match="pass name="):
         App("test").task(lambda: None)
+
+
+def test_resolve_early__types_that_are_never_refused__leaves_codecs_to_the_first_use() -> None:
+    plain, other = Signature(scale, "scale"), Signature(takes_a_point, "takes_a_point")
+    plain.resolve_early()
+    other.resolve_early()
+    assert "arguments" not in vars(plain)
+    assert "arguments" in vars(other)
+    assert plain.encode_call(("a",), {}) == b'{"path":"a"}'
 
 
 def test_resolve__name_defined_later__works_at_first_use() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from tenure import App, AsyncClient, NewTask, Retry, TaskState, Worker
-from tests.eventually import eventually_async
+from tests.eventually import eventually_async, eventually_awaited, time_passes
 from tests.fix_server import RunningServer
 from tests.protocol import caller
 from tests.protocol.caller import Caller
@@ -29,9 +29,10 @@ async def _over(client: AsyncClient, ids: list[str]) -> None:
 
 
 async def _shows_slots(client: AsyncClient, count: int) -> None:
-    async with asyncio.timeout(15):
-        while (await client.list_workers())[0].slots != count:
-            await eventually_async(lambda: False, seconds=0.2)
+    async def shows() -> bool:
+        return (await client.list_workers())[0].slots == count
+
+    assert await eventually_awaited(shows, seconds=15)
 
 
 async def test_timeout__threads_do_not_end__their_slots_are_given_to_nobody(
@@ -53,7 +54,7 @@ async def test_timeout__threads_do_not_end__their_slots_are_given_to_nobody(
         await _over(client, held)
         waiting = [(await client.enqueue(NewTask(name="quick"))).id for _ in range(4)]
         # As long as it takes to see it go to and fro: 19 times a second, without the cure.
-        await eventually_async(lambda: False, seconds=3)
+        await time_passes(seconds=3)
         details = [await client.get_task(task_id) for task_id in waiting]
         assert {one.task.state for one in details} == {TaskState.READY}
         assert max(len(one.deliveries) for one in details) <= 2

@@ -124,12 +124,15 @@ class ApiKey(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     REVOKED_AT_FIELD_NUMBER: _builtins.int
     USED_AT_FIELD_NUMBER: _builtins.int
+    WORKER_COUNT_FIELD_NUMBER: _builtins.int
     key_id: _builtins.str
     """Id of the key, a UUID in lower case; it is no secret."""
     name: _builtins.str
     """Name that its maker gave it, 1 to 200 bytes."""
     namespace: _builtins.str
     """Namespace that it is for. Empty: every one."""
+    worker_count: _builtins.int
+    """Workers that have a session and take tasks with it now. Set by ListApiKeys."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[Global___Scope.ValueType]:
         """What it may be used for."""
@@ -166,10 +169,11 @@ class ApiKey(_message.Message):
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         revoked_at: _timestamp_pb2.Timestamp | None = ...,
         used_at: _timestamp_pb2.Timestamp | None = ...,
+        worker_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "revoked_at", b"revoked_at", "used_at", b"used_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "key_id", b"key_id", "name", b"name", "namespace", b"namespace", "queue_globs", b"queue_globs", "revoked_at", b"revoked_at", "scopes", b"scopes", "used_at", b"used_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "key_id", b"key_id", "name", b"name", "namespace", b"namespace", "queue_globs", b"queue_globs", "revoked_at", b"revoked_at", "scopes", b"scopes", "used_at", b"used_at", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -397,19 +401,49 @@ class ListAuditEventsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    REFUSED_ONLY_FIELD_NUMBER: _builtins.int
+    CHANGES_ONLY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Entries wanted at most, 1 to 1,000. 0: 100."""
     page_token: _builtins.str
     """Token of the previous answer. Empty: from the newest on."""
+    actor: _builtins.str
+    """Only by this actor: as events name it, or a key by its name or id alone. At most 300 bytes.
+    Empty: by any.
+    """
+    action: _builtins.str
+    """Only of this action, such as `SetQueue`. At most 200 bytes. Empty: of any."""
+    refused_only: _builtins.bool
+    """True: only what did not end with `OK`."""
+    changes_only: _builtins.bool
+    """True: without what only reads, which is what begins with `Get` or `List`."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only from this instant on, by the database's clock. Unset: from the first."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Only before this instant, by the database's clock. Unset: to the last."""
+
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        action: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        refused_only: _builtins.bool = ...,
+        changes_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "actor", b"actor", "changes_only", b"changes_only", "page_size", b"page_size", "page_token", b"page_token", "refused_only", b"refused_only", "since", b"since", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,6 +607,8 @@ class Worker(_message.Message):
     SEEN_AT_FIELD_NUMBER: _builtins.int
     RECEIVING_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    KEY_NAME_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Id of its session."""
     held_count: _builtins.int
@@ -585,6 +621,10 @@ class Worker(_message.Message):
     """True if nobody has heard from it for a minute and it holds no lease that lives. Its session is
     closed a minute or two later, unless it comes back.
     """
+    key_id: _builtins.str
+    """Id of the key that it opened or last resumed its session with. Empty: none was asked for."""
+    key_name: _builtins.str
+    """Name of that key. Empty: none was asked for."""
     @_builtins.property
     def identity(self) -> _worker_pb2.WorkerIdentity:
         """Who it is."""
@@ -617,10 +657,12 @@ class Worker(_message.Message):
         seen_at: _timestamp_pb2.Timestamp | None = ...,
         receiving: _builtins.bool = ...,
         gone: _builtins.bool = ...,
+        key_id: _builtins.str = ...,
+        key_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "opened_at", b"opened_at", "seen_at", b"seen_at", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "handlers", b"handlers", "held_count", b"held_count", "identity", b"identity", "opened_at", b"opened_at", "receiving", b"receiving", "seen_at", b"seen_at", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "handlers", b"handlers", "held_count", b"held_count", "identity", b"identity", "key_id", b"key_id", "key_name", b"key_name", "opened_at", b"opened_at", "receiving", b"receiving", "seen_at", b"seen_at", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -206,6 +206,7 @@ class Task(_message.Message):
     STARTED_AT_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
     DETAILS_AT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Opaque id, at most 100 bytes."""
     name: _builtins.str
@@ -230,6 +231,8 @@ class Task(_message.Message):
     """Idempotency key it was enqueued with. Empty: none."""
     cancel_requested: _builtins.bool
     """True once somebody asked for its cancellation and it is not over yet."""
+    traceparent: _builtins.str
+    """W3C trace context that it was enqueued with; attempts are spans below it. Empty: none."""
     @_builtins.property
     def policy(self) -> _policy_pb2.TaskPolicy:
         """Policy that is in force, complete."""
@@ -295,10 +298,11 @@ class Task(_message.Message):
         started_at: _timestamp_pb2.Timestamp | None = ...,
         details: _payload_pb2.Payload | None = ...,
         details_at: _timestamp_pb2.Timestamp | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "details_at", b"details_at", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "output", b"output", "policy", b"policy", "ready_at", b"ready_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "delivery", b"delivery", "details", b"details", "details_at", b"details_at", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "key", b"key", "lane", b"lane", "lost_count", b"lost_count", "name", b"name", "output", b"output", "policy", b"policy", "priority", b"priority", "queue", b"queue", "ready_at", b"ready_at", "started_at", b"started_at", "state", b"state", "task_id", b"task_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cancel_requested", b"cancel_requested", "delivery", b"delivery", "details", b"details", "details_at", b"details_at", "ended_at", b"ended_at", "enqueued_at", b"enqueued_at", "failure", b"failure", "input", b"input", "key", b"key", "lane", b"lane", "lost_count", b"lost_count", "name", b"name", "output", b"output", "policy", b"policy", "priority", b"priority", "queue", b"queue", "ready_at", b"ready_at", "started_at", b"started_at", "state", b"state", "task_id", b"task_id", "traceparent", b"traceparent", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -327,7 +331,9 @@ class TaskResult(_message.Message):
 
     @_builtins.property
     def failure(self) -> _payload_pb2.Failure:
-        """Failure that ended it, otherwise. Unset for a cancellation without one."""
+        """Failure that ended it, otherwise. A cancellation has its worker's, or one of type `Cancelled`
+        with the reason that was given, or none.
+        """
 
     def __init__(
         self,

@@ -42,9 +42,11 @@ class NewTask(_message.Message):
     DECLARED_POLICY_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name of the handler, 1 to 200 bytes. It need not be registered."""
+    """Name of the handler, 1 to 200 bytes, not blank and without control, format and separator
+    characters (Cc, Cf, Zl, Zp). It need not be registered.
+    """
     queue: _builtins.str
-    """Name of the queue, at most 200 bytes. Empty: `default`."""
+    """Name of the queue, of the same letters, at most 200 bytes. Empty: `default`."""
     priority: _builtins.int
     """Priority, -100 to 100, larger first."""
     key: _builtins.str

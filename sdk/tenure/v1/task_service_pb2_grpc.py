@@ -101,7 +101,8 @@ class TaskServiceServicer:
         """GetTask reads one task, its state, and all its deliveries, in one snapshot.
 
         Effect: none.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+        Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+        (TASK_NOT_FOUND).
         Retry: safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,7 +128,7 @@ class TaskServiceServicer:
 
         Effect: a durable request for each task that is not over.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
-        Retry: safe; a second request changes nothing.
+        Retry: safe; a second request can shorten the grace of the first, and changes nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,7 +149,8 @@ class TaskServiceServicer:
         """ExplainTask says in words and in data why a task stands where it stands.
 
         Effect: none.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+        Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+        (TASK_NOT_FOUND).
         Retry: safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

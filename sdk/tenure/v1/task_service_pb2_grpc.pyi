@@ -54,7 +54,8 @@ class TaskServiceStub:
     """GetTask reads one task, its state, and all its deliveries, in one snapshot.
 
     Effect: none.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+    Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+    (TASK_NOT_FOUND).
     Retry: safe.
     """
     AwaitTasks: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.AwaitTasksRequest, _task_service_pb2.AwaitTasksResponse]
@@ -72,7 +73,7 @@ class TaskServiceStub:
 
     Effect: a durable request for each task that is not over.
     Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
-    Retry: safe; a second request changes nothing.
+    Retry: safe; a second request can shorten the grace of the first, and changes nothing else.
     """
     ListTasks: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.ListTasksRequest, _task_service_pb2.ListTasksResponse]
     """ListTasks lists tasks of one state, newest first.
@@ -85,7 +86,8 @@ class TaskServiceStub:
     """ExplainTask says in words and in data why a task stands where it stands.
 
     Effect: none.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+    Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+    (TASK_NOT_FOUND).
     Retry: safe.
     """
 
@@ -115,7 +117,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """GetTask reads one task, its state, and all its deliveries, in one snapshot.
 
     Effect: none.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+    Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+    (TASK_NOT_FOUND).
     Retry: safe.
     """
     AwaitTasks: _aio.UnaryUnaryMultiCallable[_task_service_pb2.AwaitTasksRequest, _task_service_pb2.AwaitTasksResponse]  # type: ignore[assignment]
@@ -133,7 +136,7 @@ class TaskServiceAsyncStub(TaskServiceStub):
 
     Effect: a durable request for each task that is not over.
     Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
-    Retry: safe; a second request changes nothing.
+    Retry: safe; a second request can shorten the grace of the first, and changes nothing else.
     """
     ListTasks: _aio.UnaryUnaryMultiCallable[_task_service_pb2.ListTasksRequest, _task_service_pb2.ListTasksResponse]  # type: ignore[assignment]
     """ListTasks lists tasks of one state, newest first.
@@ -146,7 +149,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """ExplainTask says in words and in data why a task stands where it stands.
 
     Effect: none.
-    Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+    Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+    (TASK_NOT_FOUND).
     Retry: safe.
     """
 
@@ -185,7 +189,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         """GetTask reads one task, its state, and all its deliveries, in one snapshot.
 
         Effect: none.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+        Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+        (TASK_NOT_FOUND).
         Retry: safe.
         """
 
@@ -215,7 +220,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Effect: a durable request for each task that is not over.
         Errors: INVALID_ARGUMENT (FIELD_INVALID). Per item: NOT_FOUND (TASK_NOT_FOUND).
-        Retry: safe; a second request changes nothing.
+        Retry: safe; a second request can shorten the grace of the first, and changes nothing else.
         """
 
     @_abc_1.abstractmethod
@@ -240,7 +245,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         """ExplainTask says in words and in data why a task stands where it stands.
 
         Effect: none.
-        Errors: INVALID_ARGUMENT (FIELD_INVALID); NOT_FOUND (TASK_NOT_FOUND).
+        Errors: INVALID_ARGUMENT (FIELD_INVALID), also for what is no id of a task; NOT_FOUND
+        (TASK_NOT_FOUND).
         Retry: safe.
         """
 

@@ -104,9 +104,11 @@ class Handler(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name of the task, 1 to 200 bytes."""
+    """Name of the task, 1 to 200 bytes, not blank and without control, format and separator
+    characters (Cc, Cf, Zl, Zp).
+    """
     queue: _builtins.str
-    """Name of the queue. Empty: `default`."""
+    """Name of the queue, of the same letters. Empty: `default`."""
     @_builtins.property
     def policy(self) -> _policy_pb2.TaskPolicy:
         """Policy that the code declares for the task. It is registered with the worker and holds for
@@ -285,7 +287,7 @@ class Failed(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def failure(self) -> _payload_pb2.Failure:
-        """What happened."""
+        """What happened; MUST be set."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""Why streams end: what the log says of it, and whether another try can help.
+"""Why streams end: what the log says of it and of the next one, and whether another try can help.
 
-A refusal is what no later stream will be spared: somebody has to change something first. A worker that was never connected ends with one, if it was started to run until a signal: whoever
-started it reads the error. One that was connected goes on trying, loudly: the server it came from
-may be replaced by one that takes it, and its leases are worth waiting for.
+A refusal is what no later stream will be spared: somebody has to change something first. A worker
+that was never connected ends with one, if it was started to run until a signal: whoever started it
+reads the error. One that was connected goes on trying, loudly: the server it came from may be
+replaced by one that takes it, and its leases are worth waiting for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tenure import connection, diagnosis, errors
 
 if TYPE_CHECKING:
     from tenure.channel import Target
+    from tenure.v1 import work_stream_pb2 as messages
     from tenure.worker.stream import Ending
 
 _log = logging.getLogger("tenure.worker")
@@ -38,9 +40,26 @@ class Endings:
         self._target = target
         self._said = ""
 
-    def opened(self) -> None:
-        """Notes that a stream was opened: what ended the one before may be said again."""
+    def say_opened(
+        self, worker: str, message: messages.Opened, *, away_seconds: float | None
+    ) -> None:
+        """Logs that a stream was opened; what ended the one before may be said again.
+
+        Args:
+            worker: Name of the worker.
+            message: What the server answered.
+            away_seconds: Time without a stream; None: this is the first one.
+        """
         self._said = ""
+        again = "" if away_seconds is None else f" again after {away_seconds:.1f} s"
+        _log.info(
+            "worker %s is connected to %s%s (%s, server %s)",
+            worker,
+            self._target.address,
+            again,
+            "session resumed" if message.resumed else "new session",
+            message.server_version or "of unknown version",
+        )
 
     async def understood(self, ending: Ending, *, looks: bool) -> Ending:
         """Returns the ending with its refusal, if it is one.
@@ -50,7 +69,7 @@ class Endings:
             looks: True if a look at what listens there may take some seconds.
         """
         error: errors.TenureError | None = ending.refusal or ending.error
-        looks = looks and _unreachable(ending)
+        looks = looks and is_unreachable(ending)
         if looks and (cause := await diagnosis.mismatch(self._target)) is not None:
             error = errors.TransportMismatch(cause, status="UNAVAILABLE")
         found = None if error is None else _refusal(error, self._target.address)
@@ -66,14 +85,15 @@ class Endings:
             return
         self._said = ending.text
         where = self._target.address
-        if _unreachable(ending) and not connected_before:
+        if is_unreachable(ending) and not connected_before:
             hint = connection.START_HINT
             _log.warning("no Tenure server answers at %s (%s); %s", where, ending.text, hint)
         else:
             _log.warning("the stream to %s ended (%s); connecting again", where, ending.text)
 
 
-def _unreachable(ending: Ending) -> bool:
+def is_unreachable(ending: Ending) -> bool:
+    """Says whether no Tenure server has answered: nobody listens, or the connection broke."""
     error = ending.error
     return error is not None and error.status == "UNAVAILABLE" and not error.reason
 

@@ -228,10 +228,13 @@ class Job:
 
     def _arguments(self, declaration: Declaration) -> tuple[list[Any], dict[str, Any]]:
         where = f"arguments of task {self.name!r}"
-        # What this worker cannot read another one may, while a codec is being rolled out: such a
-        # failure is retryable.
-        data = payload_codec.read(self.assignment.input, where, declaration.app.codec)
-        return declaration.signature.decode_call(data)
+        # What this worker cannot read another one may, while a codec or a signature is being
+        # rolled out: such a failure is retryable.
+        try:
+            data = payload_codec.read(self.assignment.input, where, declaration.app.codec)
+            return declaration.signature.decode_call(data)
+        except errors.ValueRefused as exc:
+            raise errors.ArgumentsRefused(exc.where, exc.problem) from None
 
     def _complete(self, declaration: Declaration, value: Any) -> bytes:
         where = f"result of task {self.name!r}"

@@ -19,6 +19,7 @@ from tenure.io_thread import io_thread
 from tenure.v1 import work_stream_pb2 as messages
 from tenure.v1 import worker_pb2
 from tenure.worker import slots
+from tenure.worker.absence import Absence
 from tenure.worker.endings import Endings
 from tenure.worker.held import Held
 from tenure.worker.job import Job
@@ -37,22 +38,14 @@ if TYPE_CHECKING:
     from tenure.worker.settings import Settings
 
 _log = logging.getLogger("tenure.worker")
-# Of our own: workers of a program that seeds the shared one must not reconnect in step.
+# Of our own: a program that seeds the shared one must not make its workers act in step.
 _jitter = random.Random()  # noqa: S311 - nothing secret
 
 PROTOCOL_VERSION = "1.0"
-# First pause after a broken stream: up to this, so that the workers of a server that went away do
-# not come back in the same second. It doubles with each failure in a row.
-PAUSE_SECONDS_FIRST = 1.5
-PAUSE_SECONDS_MAX = 15.0
 # Streams that broke in a row after which the channel is replaced: names are resolved anew.
 FAILURES_BEFORE_NEW_CHANNEL = 2
 # And after which a worker that was connected looks what listens there, which may take seconds.
 FAILURES_BEFORE_LOOK = 4
-# A stream that lived this long was no failure. One that opened at all shows that the server is
-# there: such failures in a row count as no more than this many.
-HEALTHY_SECONDS = 10.0
-OPENED_FAILURE_COUNT_MAX = 2
 SWEEP_SECONDS = 0.05
 # Handlers that run longer are announced with Started.
 STARTED_SECONDS = 0.1
@@ -98,7 +91,7 @@ class Session:
         # free, and they are not.
         self._gone_count = 0
         self._ended = asyncio.Event()
-        self._opened_at = 0.0
+        self._absence = Absence(self._loop.time())
         self._valid_until = 0.0
         self._lease_seconds = 30.0
         self._endings = Endings(target)
@@ -116,7 +109,7 @@ class Session:
             TenureError: a refusal that ends it, see `endings`.
         """
         sweep = asyncio.create_task(self._sweep_for_ever(), name="tenure-sweep")
-        failure_count = 0
+        absence = self._absence
         try:
             while not self._stopped.is_set():
                 began_at = self._loop.time()
@@ -124,24 +117,20 @@ class Session:
                 self._outbox.stream_broke()
                 if self._stopped.is_set():
                     break
-                if self._loop.time() - began_at >= HEALTHY_SECONDS or ending.drained:
-                    failure_count = 0
+                absence.ended(began_at, self._loop.time(), ending)
                 if ending.drained:
                     await self._drop_channel()
                     continue
-                failure_count += 1
-                if self._opened_at >= began_at:
-                    failure_count = min(failure_count, OPENED_FAILURE_COUNT_MAX)
                 # A worker that was connected comes back first and finds out later.
-                looks = self._resume is None or failure_count >= FAILURES_BEFORE_LOOK
+                looks = self._resume is None or absence.failure_count >= FAILURES_BEFORE_LOOK
                 ending = await self._endings.understood(ending, looks=looks)
                 ends = ending.refusal is not None and self._ends_refused
                 self._endings.say(ending, connected_before=self._resume is not None, is_last=ends)
                 if ending.refusal is not None and ends:
                     raise ending.refusal
-                if ending.half_open or failure_count >= FAILURES_BEFORE_NEW_CHANNEL:
+                if ending.half_open or absence.failure_count >= FAILURES_BEFORE_NEW_CHANNEL:
                     await self._drop_channel()
-                await self._pause(failure_count, ending)
+                await self._pause(absence.pause_seconds(self._loop.time(), ending))
         finally:
             sweep.cancel()
             # Before the threads that started them end: Linux kills a process whose starter is gone.
@@ -183,28 +172,24 @@ class Session:
 
     def opened(self, message: messages.Opened) -> None:
         """Keeps the session for the next resume."""
-        if self._resume is not None and not message.resumed:
+        was_connected = self._resume is not None
+        if was_connected and not message.resumed:
             _log.warning("the session is gone; tasks it held may run again elsewhere")
         self._resume = messages.Resume(
             session_id=message.session_id, session_secret=message.session_secret
         )
         self._lease_seconds = _seconds(message.lease_duration) or self._lease_seconds
-        self._opened_at = self._loop.time()
-        self._valid_until = self._opened_at + (
-            _seconds(message.first_lease_duration) or self._lease_seconds
-        )
-        self._endings.opened()
+        now = self._loop.time()
+        away_seconds = self._absence.opened(now)
+        self._valid_until = now + (_seconds(message.first_lease_duration) or self._lease_seconds)
         self.connected.set()
         if self._stopping:
             self._outbox.pause(paused=True)
         self._outbox.wake.set()
-        _log.info(
-            "worker %s serves %d handlers for %s (%s, server %s)",
+        self._endings.say_opened(
             self._settings.identity.name,
-            len(self._settings.handlers),
-            self._target.address,
-            "resumed" if message.resumed else "new session",
-            message.server_version or "of unknown version",
+            message,
+            away_seconds=away_seconds if was_connected else None,
         )
 
     def assigned(self, message: messages.Assign) -> None:
@@ -334,14 +319,10 @@ class Session:
             self._stream = None
             self.connected.clear()
 
-    async def _pause(self, failure_count: int, ending: Ending) -> None:
-        seconds = min(PAUSE_SECONDS_FIRST * 2 ** min(failure_count - 1, 10), PAUSE_SECONDS_MAX)
-        pause = _jitter.uniform(0.03, seconds)
-        if ending.error is not None and ending.error.retry_after is not None:
-            pause = max(pause, min(ending.error.retry_after, PAUSE_SECONDS_MAX))
+    async def _pause(self, seconds: float) -> None:
         # A wait that a stop interrupts.
         stopped = asyncio.create_task(self._stopped.wait())
-        await asyncio.wait([stopped], timeout=pause)
+        await asyncio.wait([stopped], timeout=seconds)
         stopped.cancel()
 
     async def _drop_channel(self) -> None:

@@ -57,6 +57,10 @@ class Worker:
             under 100 ms); `concurrency` or less: no more than can run.
         mode: Where handlers run whose task says nothing: "thread" or "process". The app has to be
             importable for processes.
+
+    Raises:
+        WrongType, WrongValue: an argument that no worker could go by.
+        HandlerRefused: a process could not import a handler that is to run in one.
     """
 
     def __init__(
@@ -126,7 +130,12 @@ class Worker:
         A second signal ends the grace at once; a third one does what it would without a worker.
         To be called in the main thread, where Python delivers signals.
 
+        Args:
+            grace: Seconds for handlers at the stop.
+
         Raises:
+            BlockingCallInLoop: inside a running event loop; use `async with`.
+            HandlerRefused, UsedAfterFork: as `start`.
             UsageError: not in the main thread; use `start()` and `close()`.
             ServiceError: a server answered before the first connection that it will not take this
                 worker: an unknown namespace, a wrong key, a bad declaration, another version, TLS
@@ -207,6 +216,9 @@ class Worker:
         Tasks whose handlers have not started go back as they were. Handlers that still run after
         `grace` seconds are cancelled; an attempt that was cut off is spent. Does nothing if the
         worker does not run.
+
+        Raises:
+            BlockingCallInLoop: inside a running event loop; use `aclose`.
         """
         refuse_in_loop("Worker.close", "Worker.aclose")
         if self._session is not None:
