@@ -393,7 +393,8 @@ CREATE TABLE tenure.sessions (
     receiving boolean DEFAULT true NOT NULL,
     opened_at timestamp with time zone DEFAULT now() NOT NULL,
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
-    closed_at timestamp with time zone
+    closed_at timestamp with time zone,
+    api_key_id uuid
 );
 
 CREATE TABLE tenure.task_defs (

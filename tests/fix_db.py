@@ -146,6 +146,16 @@ def empty_database(postgres: str, _admin: psycopg.Connection) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="module")
+def durable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The dsn of a database on a server that writes to the disk, as `doctor` asks of one."""
+    started = EmbeddedPostgres.start(tmp_path_factory.mktemp("durable") / "pg", durable=True)
+    try:
+        yield started.dsn()
+    finally:
+        started.remove()
+
+
 @pytest.fixture(scope="session")
 def read_only_conn(
     postgres: str, _admin: psycopg.Connection, _template: str

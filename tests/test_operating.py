@@ -53,10 +53,8 @@ def statements() -> list[str]:
     return [one.strip() for text in texts for one in re.split(r";\n", text) if one.strip()]
 
 
-def test_follow__page__does_what_it_says(
-    tmp_path: Path, empty_database: str, postgres: str
-) -> None:
-    operator = Operator(tmp_path, empty_database)
+def test_follow__page__does_what_it_says(tmp_path: Path, durable: str) -> None:
+    operator = Operator(tmp_path, durable)
     try:
         steps = documents.steps(PAGE)
         assert len(steps) >= 10
@@ -64,9 +62,6 @@ def test_follow__page__does_what_it_says(
             operator.follow(step)
     finally:
         operator.stop()
-        drop = sql.SQL("drop database if exists {} with (force)")
-        with psycopg.connect(postgres, autocommit=True) as admin:
-            admin.execute(drop.format(sql.Identifier(operator.restored)))
 
 
 @pytest.mark.parametrize(

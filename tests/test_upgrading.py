@@ -14,10 +14,10 @@ PAGE = ROOT / "docs" / "upgrading.md"
 CASES = ["pre missing", "post missing", "newer", "newer and breaking", "edited"]
 
 
-def test_follow__page__does_what_it_says(tmp_path: Path, empty_database: str) -> None:
-    operator = Operator(tmp_path, empty_database)
+def test_follow__page__does_what_it_says(tmp_path: Path, durable: str) -> None:
+    operator = Operator(tmp_path, durable)
     # The page speaks of a system that is there.
-    migrate.migrate(empty_database)
+    migrate.migrate(durable)
     try:
         steps = documents.steps(PAGE)
         assert len(steps) >= 6

@@ -1,4 +1,4 @@
-"""Writes docs/defaults.md from engine/limits.py: every constant, its value, its reason.
+"""Writes docs/defaults.md: every constant of engine/limits.py, and what the Python SDK goes by.
 
 A block of constants is a section: `# Title. Why.` above it heads it, blocks without a title come
 last. `#:` above one constant is the reason of that constant.
@@ -13,6 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from tenure import channel, connection
+from tenure.worker import absence, job, process, session, slots, stream, worker
 from tenure_service.engine import limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,16 +23,64 @@ LIMITS: Final = ROOT / "service" / "tenure_service" / "engine" / "limits.py"
 CONFIG: Final = ROOT / "service" / "tenure_service" / "config.py"
 
 _INTRODUCTION: Final = """\
-<!-- Generated from service/tenure_service/engine/limits.py by `make gen`; do not edit. -->
+<!-- Generated from service/tenure_service/engine/limits.py and sdk/tenure by `make gen`; do not edit. -->
 
 # Defaults and limits
 
 Every constant that bounds or times something in the server. Where a setting is named, it replaces
 the constant for one server (`tenure config` prints all settings); everything else is fixed in a
-release. What a caller may choose for one task or one call is in the comments of
+release. What the Python SDK does unless told otherwise stands at the end. What a caller may choose for one task or one call is in the comments of
 [proto/tenure/v1](../proto/tenure/v1), with these bounds.
 """
 _UNTITLED: Final = "Others"
+# What the SDK does unless told otherwise: what, how much, how to tell it.
+_SDK: Final = (
+    ("server", f"`{channel.DEFAULT_ADDRESS}`", "`address=`, TENURE_ADDRESS"),
+    ("namespace", f"`{channel.DEFAULT_NAMESPACE}`", "`namespace=`, TENURE_NAMESPACE"),
+    (
+        "TLS, API key, payload codec",
+        "none",
+        "`tls=`, `api_key=`, `codec=`, TENURE_TLS_*, TENURE_API_KEY",
+    ),
+    ("queue of a task", "`default`", "`@app.task(queue=)`, `using(queue=)`"),
+    ("a call is repeated for", f"{connection.TOTAL_SECONDS:g} s", ""),
+    ("one try of it takes at most", f"{connection.TRY_SECONDS:g} s", ""),
+    ("handlers at once", f"{worker.CONCURRENCY}", "`Worker(concurrency=)`, `--concurrency`"),
+    (
+        (
+            "tasks asked for at a time, while the median of handlers is not under"
+            f" {slots.SHORT_SECONDS * 1000:g} ms"
+        ),
+        "as many",
+        "",
+    ),
+    (
+        f"and then, for work of about {slots.WORK_SECONDS:g} s, at most",
+        f"{worker.PREFETCH_MAX:,}",
+        "`Worker(prefetch_max=)`; 0: never more than can run",
+    ),
+    ("where handlers run", "threads; one event loop for `async def`", "`mode=`, `--mode`"),
+    (
+        "time for handlers at a stop",
+        f"{worker.GRACE_SECONDS:g} s",
+        "`close(grace)`, `run(grace)`, `--grace`",
+    ),
+    ("and to end once cancelled", f"{session.CANCEL_SECONDS:g} s", ""),
+    ("and to have results acknowledged", f"{session.FLUSH_SECONDS:g} s", ""),
+    ("a process of a handler is killed after its grace and", f"{job.KILL_SECONDS:g} s", ""),
+    ("time for such a process to import the app", f"{process.IMPORT_SECONDS:g} s", ""),
+    ("time for the server to answer Open", f"{stream.OPEN_SECONDS:g} s", ""),
+    ("heartbeats without an answer that end a stream", f"{stream.HEARTBEATS_UNANSWERED_MAX}", ""),
+    (
+        "pause before the next stream, random, up to",
+        (
+            f"{absence.PAUSE_SECONDS_FIRST:g} s, or {absence.PAUSE_SHARE:.0%} of the time away where"
+            " connections are refused; doubled with each failure in a row where they are not; never"
+            f" above {absence.PAUSE_SECONDS_MAX:g} s"
+        ),
+        "",
+    ),
+)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -118,6 +168,8 @@ def text() -> str:
         if section.reason:
             parts.append(f"\n{section.reason}\n")
         parts.append(_table(section, replaced))
+    parts.append("\n## The Python SDK\n\n| what | default | to change it |\n| --- | --- | --- |\n")
+    parts += [f"| {' | '.join(row)} |\n" for row in _SDK]
     return "".join(parts)
 
 

@@ -41,6 +41,26 @@ and `NOT_REGISTERED` for a namespace that does not exist.
 | --- | --- | --- |
 """
 
+_FAILURES: Final = """
+## Failures
+
+What a task failed with is no error of a call: it is a `Failure`, recorded with the delivery. Its `type` is the name of the
+exception's class, which `Retry(unless=...)` and `non_retryable_types` match, or one of these:
+
+| type | from | the attempt | tried again |
+| --- | --- | --- | --- |
+| `ArgumentsRefused` | the SDK's worker | the arguments do not fit its handler, or are in an encoding it cannot read; the handler was not called | yes: another release may take them |
+| `CodecFailed` | the SDK's worker | the app's codec raised | yes |
+| `ValueRefused`, `PayloadTooLarge` | the SDK's worker | the result does not fit its annotation, or the limits; raised by the handler itself they are errors like others | no: the work is done |
+| `ResultRefused` | the SDK's worker | the server refused the result, for the reason in the text | no |
+| `RetryAfter` | the SDK's worker | the handler asked for another attempt | yes, after its time |
+| `Cancelled` | worker or server | it was cancelled; the task is CANCELLED. Without a request to cancel it counts as failed | no; yes without a request |
+| `WorkerStopped` | the SDK's worker | it outlived the grace of a worker's stop | yes |
+| `HandlerProcessDied` | the SDK's worker | its process ended; details have `exit_code` or `signal` | yes |
+| `StartToCloseTimeout`, `HeartbeatTimeout`, `ScheduleToStartTimeout`, `TotalTimeout` | the server | a limit of its policy was over | as the limit's action says |
+| `LeaseLost` | the server | its worker was lost; spends no attempt | until the fifth loss |
+"""
+
 
 def documented() -> dict[str, list[Reason]]:
     """Returns the reasons that the comment of each RPC names, by `Service.Method`, in its order."""
@@ -78,6 +98,7 @@ def text() -> str:
         lines.append(f"- Status: `{row.status.name}`.\n- What a client does: {row.action}.\n")
         if answering[reason]:
             lines.append(f"- Named by: {', '.join(answering[reason])}.\n")
+    lines.append(_FAILURES)
     return "".join(lines)
 
 

@@ -22,6 +22,7 @@ from pydantic import (
     field_validator,
 )
 
+from tenure_service import certificates
 from tenure_service.engine import limits
 
 PREFIX: Final = "TENURE_"
@@ -131,12 +132,11 @@ class ServerConfig(BaseModel):
             raise ValueError("not set, and --tls-cert needs it")
         if value is None or certificate is None:
             return value
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             if info.field_name == "tls_key":
-                context.load_cert_chain(certificate, value, password="")
+                certificates.Files(certificate, value).context()
             else:
-                context.load_verify_locations(value)
+                certificates.trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), value)
         except OSError as exc:
             raise ValueError(
                 f"{value} cannot be used (with {certificate}): {exc.strerror or exc}"

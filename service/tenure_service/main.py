@@ -16,26 +16,26 @@ from datetime import timedelta
 from typing import Final
 
 from tenure_service import __version__
+from tenure_service.certificates import Files
 from tenure_service.config import ServerConfig, is_loopback
 from tenure_service.dispatch import measures
 from tenure_service.dispatch.depth import Depth
 from tenure_service.dispatch.hub import Durations, Hub
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.loops import push, readiness, upkeep
+from tenure_service.loops import garbage, push, readiness, upkeep
 from tenure_service.loops.due import DueLoop
 from tenure_service.loops.supervisor import Health, Supervisor
-from tenure_service.rpc import tls
 from tenure_service.rpc.server import RpcServer
 from tenure_service.store import migrate
 from tenure_service.store.database import Database
 from tenure_service.store.rows import QueueStatisticsRow
-from tenure_service.telemetry import metrics, otlp
+from tenure_service.telemetry import metrics, otlp, spans
 from tenure_service.telemetry.instruments import Observed, Observer
 from tenure_service.usecase import maintain, operate
 from tenure_service.usecase.access import Keys
 from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.web import app as web
-from tenure_service.web.listener import Files, Listener
+from tenure_service.web.listener import Listener
 
 _log = logging.getLogger(__name__)
 
@@ -54,10 +54,10 @@ def _durations(config: ServerConfig) -> Durations:
     )
 
 
-def _tls_files(config: ServerConfig) -> tls.Files | None:
+def _tls_files(config: ServerConfig) -> Files | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return tls.Files(config.tls_cert, config.tls_key, config.tls_client_ca)
+    return Files(config.tls_cert, config.tls_key, config.tls_client_ca)
 
 
 class Server:
@@ -81,6 +81,7 @@ class Server:
         self._depth = Depth(self._database) if first else None
         self._http: Listener | None = None
         self._push: otlp.Push | None = None
+        self._spans: spans.Spans | None = None
         #: Monotonic time since which it can do its work; None while it cannot.
         self._ready_since: float | None = None
         self._forget_observers: list[Callable[[], None]] = []
@@ -124,8 +125,13 @@ class Server:
             memory_bytes=config.payload_memory_mib * 1024**2,
         )
         self._hub = hub
+        self._spans = spans.from_environment()
         self._rpc = RpcServer(
-            hub, config.listen, share_port=self._share_port, tls_files=_tls_files(config)
+            hub,
+            config.listen,
+            share_port=self._share_port,
+            tls_files=_tls_files(config),
+            spans=self._spans,
         )
         due = DueLoop(hub)
         self._supervisor.start("lease", functools.partial(_plain, hub.leaser.run))
@@ -174,12 +180,7 @@ class Server:
             renew=self._renew,
             keys=hub.keys if asks_keys else None,
         )
-        files = _tls_files(config)
-        self._http = Listener(
-            web.make(sources),
-            config.http_address,
-            None if files is None else Files(files.certificate, files.key, files.client_ca),
-        )
+        self._http = Listener(web.make(sources), config.http_address, _tls_files(config))
         await self._http.start()
         _log.info("metrics and health over HTTP on %s", self.http_address)
 
@@ -227,6 +228,8 @@ class Server:
             self._depth.close()
         if self._push is not None:
             await asyncio.to_thread(self._push.close)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
         for forget in self._forget_observers:
             forget()
         self._forget_observers = []
@@ -279,6 +282,8 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # The collector is the process's: only who has the process to itself may keep it.
+    collecting = loop.create_task(garbage.run())
     try:
         await server.start()
         if started is not None:
@@ -286,6 +291,7 @@ async def serve(
         await stop.wait()
         _log.info("stopping")
     finally:
+        collecting.cancel()
         await server.stop()
 
 

@@ -1,5 +1,6 @@
 """`tenure doctor`: what it prints, how it exits, and that a new database needs no doctor."""
 
+import asyncio
 import json
 import shutil
 
@@ -7,6 +8,7 @@ import psycopg
 import pytest
 
 from tenure_service.embedded import EmbeddedPostgres
+from tenure_service.store import migrate
 from tests.cli.command import run, run_here, running
 from tests.cli.test_dev import _made_project
 from tests.fix_server import RunningServer
@@ -36,9 +38,10 @@ async def test_doctor__server_runs__counts_its_connections(server: RunningServer
 
 @pytest.mark.parametrize(("flags", "code"), [((), 0), (("--strict",), 1)])
 async def test_doctor__warning__fails_only_when_strict(
-    database: str, flags: tuple[str, ...], code: int
+    durable: str, flags: tuple[str, ...], code: int
 ) -> None:
-    done = await run_here("doctor", "--database", database, *flags)
+    await asyncio.to_thread(migrate.migrate, durable)
+    done = await run_here("doctor", "--database", durable, *flags)
     assert done.code == code
     head, *lines = done.out.splitlines()
     assert head.split() == ["LEVEL", "CHECK", "FOUND", "DO"]
@@ -46,6 +49,15 @@ async def test_doctor__warning__fails_only_when_strict(
     assert partitions.startswith("warn   partitions ")
     assert "start a server" in partitions
     assert {line.split()[0] for line in lines} == {"ok", "warn"}
+
+
+async def test_doctor__commits_do_not_reach_the_disk__fails(database: str) -> None:
+    done = await run_here("doctor", "--database", database)
+    assert done.code == 1
+    (line,) = [line for line in done.out.splitlines() if line.split()[1] == "durability"]
+    assert line.startswith("fail   durability")
+    assert "fsync is off" in line
+    assert "full_page_writes is off" in line
 
 
 async def test_doctor__failure__exits_with_1(database: str, conn: psycopg.Connection) -> None:

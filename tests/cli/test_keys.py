@@ -98,7 +98,7 @@ def test_audit__after_some_deeds__lists_them(database: str) -> None:
         assert ("SetQueue", "OK") in actions
         assert found["events"][0]["actor"].startswith("database:")
         assert secret not in json.dumps(found)
-        shown = _run("audit", "--limit", "1", "--address", address)
+        shown = _run("audit", "--limit", "2", "--address", address)
         assert "anonymous" in shown.out
         assert server.end(signal.SIGTERM) == 0
 

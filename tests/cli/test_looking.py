@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest_asyncio
 
-from tenure import App, Client, TaskState, Worker, current_task
-from tests.cli.command import Done, run_here
+from tenure import App, AsyncClient, Client, NewTask, TaskState, Worker, current_task
+from tests.cli.command import Done, run, run_here
 from tests.eventually import eventually
 from tests.fix_server import RunningServer
 
@@ -197,3 +197,50 @@ async def test_replay__same_id_twice__is_one_task(shop: Shop) -> None:
     task_id = await shop.enqueue("pack", "--delay", "1h")
     done = await shop.ask("dead-letter", "replay", task_id, task_id)
     assert (done.code, done.out) == (1, "replayed 0 of 1\n")
+
+
+async def test_get__enqueued_in_a_trace__tells_its_id(shop: Shop) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    traced = NewTask(name="pack", traceparent=f"00-{trace_id}-b7ad6b7169203331-01")
+    task_id = (await AsyncClient(shop.server.address).enqueue(traced)).id
+    shown = (await shop.ask("task", "get", task_id)).out
+    assert f"trace     {trace_id}" in shown
+    told = json.loads((await shop.ask("task", "get", task_id, "--json")).out)["task"]
+    assert (told["trace_id"], told["traceparent"]) == (trace_id, traced.traceparent)
+    untraced = (await shop.ask("task", "get", await shop.enqueue("pack"))).out
+    assert "trace" not in untraced
+
+
+async def test_list_queues__worker_and_nothing_to_do__shows_what_it_serves(shop: Shop) -> None:
+    empty = await shop.ask("queue", "list")
+    assert (empty.out, "no worker serves one" in empty.err) == ("", True)
+    async with shop.working():
+        done = await shop.ask("queue", "list")
+        (_, line) = done.out.splitlines()
+        assert line.split() == ["default", "pack", "0", "0", "0", "0", "1", "-", "-"]
+        told = json.loads((await shop.ask("queue", "list", "--json")).out)
+        assert [(each["name"], each["worker_count"]) for each in told["statistics"]] == [
+            ("pack", 1)
+        ]
+
+
+async def test_audit__filters__reads_are_left_out_until_asked_for(shop: Shop) -> None:
+    async def actions(*words: str) -> list[str]:
+        done = await shop.ask("audit", "--json", *words)
+        assert done.code == 0, done.err
+        return [each["action"] for each in json.loads(done.out)["events"]]
+
+    await shop.ask("queue", "pause", "mail")
+    await shop.ask("namespace", "create", "No Name")
+    assert await actions() == ["CreateNamespace", "SetQueue"]
+    assert {"SetQueue", "ListAuditEvents"} <= set(await actions("--all"))
+    assert await actions("--refused") == ["CreateNamespace"]
+    assert len(await actions("--operation", "ListAuditEvents")) == 3
+    assert await actions("--principal", "anonymous", "--limit", "1") == ["CreateNamespace"]
+    assert await actions("--key", "nobody") == []
+    assert await actions("--since", "1h") == ["CreateNamespace", "SetQueue"]
+    assert await actions("--since", "2999-01-01") == []
+    assert await actions("--until", "2000-01-01T00:00:00+01:00") == []
+    wrong = await asyncio.to_thread(run, "audit", "--since", "yesterday")
+    assert wrong.code == 2
+    assert "'yesterday' is no instant such as 2026-03-01" in wrong.err

@@ -5,7 +5,7 @@ import json
 
 from tenure import App, Retry, Worker
 from tests.cli.command import run_here
-from tests.eventually import eventually_async
+from tests.eventually import eventually_awaited
 from tests.fix_server import RunningServer
 
 
@@ -23,9 +23,10 @@ async def test_policy__set_and_cleared__goes_before_what_code_declares(
     await asyncio.to_thread(worker.start)
     try:
         # What it declares comes with its session.
-        async with asyncio.timeout(20):
-            while "receiving" not in (await run_here("worker", "list", "--json", *at)).out:
-                await eventually_async(lambda: False, seconds=0.05)
+        async def receives() -> bool:
+            return "receiving" in (await run_here("worker", "list", "--json", *at)).out
+
+        assert await eventually_awaited(receives, seconds=20)
         listed = await run_here("policy", "list", *at)
         assert "max_attempts 5" in listed.out
         done = await run_here(

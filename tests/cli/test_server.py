@@ -173,3 +173,13 @@ def test_mask__any_form_of_password__hides_it() -> None:
 def test_server__every_setting__has_a_flag() -> None:
     values = flags.settings().parse_args([])
     assert set(vars(values)) == set(ServerConfig.model_fields)
+
+
+def test_server__several_processes__say_once_where_they_listen(database: str) -> None:
+    words = ("server", *ANY_PORT, "--processes", "2", "--http", "", "--database", database)
+    with running(*words) as server:
+        # The log has a line of each.
+        server.until("INFO tenure_service.main: listening on", count=2)
+        server.until("\nlistening on 127.0.0.1:")
+        assert server.end(signal.SIGTERM) == 0
+    assert sum(line.startswith("listening on ") for line in server.lines) == 1

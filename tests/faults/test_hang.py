@@ -1,13 +1,12 @@
 """A PostgreSQL that neither answers nor refuses."""
 
-import asyncio
 import os
 import signal
 
 import psycopg
 import pytest
 
-from tests.eventually import eventually_async
+from tests.eventually import eventually_awaited
 from tests.fix_server import RunningServer
 from tests.protocol.caller import Caller
 
@@ -33,11 +32,12 @@ async def test_health__database_hangs__is_not_serving_until_it_answers(
             stopped.add(pid)
 
     async def until(*, serving: bool) -> None:
-        async with asyncio.timeout(60):
-            while await client.healthy() is not serving:
-                if not serving:
-                    stop_all()
-                await eventually_async(lambda: False, seconds=0.2)
+        async def told() -> bool:
+            if not serving:
+                stop_all()
+            return await client.healthy() is serving
+
+        assert await eventually_awaited(told, seconds=60)
 
     try:
         await until(serving=True)

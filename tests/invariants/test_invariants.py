@@ -214,7 +214,7 @@ def test_inv_12__timers_fire_at_once_late_and_for_cancelled_tasks__make_ready_on
 
 
 def test_inv_13__every_way_to_die__is_a_letter_with_its_reason(stage: Stage) -> None:
-    keys = stage.tasks(3, policy=stage.item().policy)
+    keys = stage.tasks(3, policy=stage.item().shape.policy)
     exhausted, refused, lost = (key.task_id for key in keys)
     for _ in range(5):
         expire.fire_timers(stage.database, now=later(days=90))

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tenure.v1 import registry_service_pb2 as registry
+from tests.eventually import eventually_async
 from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
@@ -184,3 +185,31 @@ async def test_assign__delayed_task__comes_when_its_time_has_come(apart: Caller)
     await one.nothing_comes(seconds=0.3)
     await one.tasks(seconds=2)
     await one.close()
+
+
+async def test_assign__more_workers_than_one_look_takes_in__each_gets_its_turn(
+    apart: Caller,
+) -> None:
+    """A cycle looks at 200 free workers of a lane: those that no pick was made for the longest."""
+    workers = await asyncio.gather(*(RawWorker.open(apart) for _ in range(230)))
+    for turn in (1, 2):
+        await apart.enqueue(count=len(workers))
+        await asyncio.gather(*(one.tasks(turn) for one in workers))
+        assert {len(one.assigned) for one in workers} == {turn}
+        for one in workers:
+            await one.report(*(caller.completed(item) for item in one.out.values()))
+    await asyncio.gather(*(one.close() for one in workers))
+
+
+async def test_assign__fewer_tasks_than_workers__go_to_who_had_none_for_longest(
+    apart: Caller,
+) -> None:
+    workers = await asyncio.gather(*(RawWorker.open(apart) for _ in range(12)))
+    for _ in range(9):
+        await apart.enqueue(count=4)
+        assert await eventually_async(lambda: sum(bool(one.out) for one in workers) == 4)
+        for one in workers:
+            if one.out:
+                await one.report(*(caller.completed(item) for item in one.out.values()))
+    assert {len(one.assigned) for one in workers} == {3}
+    await asyncio.gather(*(one.close() for one in workers))

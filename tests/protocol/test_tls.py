@@ -16,6 +16,7 @@ from grpc import aio
 from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import task_service_pb2_grpc as tasks_grpc
+from tenure_service import certificates
 from tenure_service.main import Server
 from tenure_service.rpc import tls
 from tests.fix_server import server_config
@@ -171,4 +172,4 @@ def test_read__file_is_none_of_its_kind__is_named(files: Files, broken: str) -> 
     path: Path = getattr(files, broken)
     path.write_text("nothing")
     with pytest.raises(OSError, match=str(path)):
-        tls.credentials(tls.Files(files.cert, files.key))
+        tls.credentials(certificates.Files(files.cert, files.key))

@@ -175,6 +175,66 @@ async def test_log__a_server_in_every_trouble__tells_no_payload_and_no_secret(
         assert hidden not in objects.text.encode()
 
 
+def test_calm__same_line_again_and_again__one_passes_each_pause_with_a_count() -> None:
+    now = [0.0]
+    calm = logs.Calm("psycopg.pool", pause_seconds=10, clock=lambda: now[0])
+    passed: list[str] = []
+
+    def say(at: float, name: str, text: str, *words: str) -> None:
+        now[0] = at
+        record = logging.LogRecord(name, logging.WARNING, "", 0, text, words, None)
+        if calm.filter(record):
+            passed.append(record.getMessage())
+
+    for at in range(25):
+        say(at, "psycopg.pool", "error connecting in %r: %s", "main", f"refused at {at}")
+    say(25, "psycopg.pool", "discarding broken connection: %s", "x")
+    for at in (25, 26):
+        say(at, "some.module", "error connecting in %r: %s", "main", "no")
+    say(40, "psycopg.pool", "error connecting in %r: %s", "main", "100% no")
+    assert passed == [
+        "error connecting in 'main': refused at 0",
+        "error connecting in 'main': refused at 10 (9 more like it in the last 10 s)",
+        "error connecting in 'main': refused at 20 (9 more like it in the last 10 s)",
+        "discarding broken connection: x",
+        "error connecting in 'main': no",
+        "error connecting in 'main': no",
+        "error connecting in 'main': 100% no (4 more like it in the last 20 s)",
+    ]
+
+
+_AWAY = """
+import logging, sys, threading
+import psycopg_pool
+from tenure_service.telemetry import logs
+
+class Count(logging.Handler):
+    count = 0
+    enough = threading.Event()
+    def emit(self, record):
+        Count.count += 1
+        if Count.count >= 30:
+            self.enough.set()
+
+logs.configure("INFO", "text")
+logging.getLogger("psycopg.pool").addHandler(Count())
+pool = psycopg_pool.ConnectionPool("host=/no/such/folder", min_size=8, num_workers=8, open=True)
+assert Count.enough.wait(30)
+pool.close()
+print(Count.count)
+"""
+
+
+def test_configure__database_is_away__the_pool_fills_no_log() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AWAY], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 30
+    lines = [line for line in done.stderr.splitlines() if "error connecting" in line]
+    assert len(lines) == 1, done.stderr
+
+
 _WITHOUT = """
 import sys
 

@@ -173,12 +173,17 @@ class Locked:
     secret: Callable[[], str]
 
 
+def write_certificate(authority: trustme.CA, folder: Path) -> None:
+    """Writes a server's certificate and its key."""
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    (folder / "cert.pem").write_bytes(b"".join(p.bytes() for p in certificate.cert_chain_pems))
+
+
 @pytest_asyncio.fixture
 async def locked(database: str, tmp_path: Path) -> AsyncIterator[Locked]:
     authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    (tmp_path / "cert.pem").write_bytes(b"".join(p.bytes() for p in certificate.cert_chain_pems))
-    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    write_certificate(authority, tmp_path)
     made = Server(
         server_config(
             database,
@@ -225,6 +230,18 @@ async def test_metrics__off_loopback__need_a_key_over_tls(locked: Locked) -> Non
         assert (await get(address, path, locked.client)).status == 200
     with pytest.raises((OSError, http.client.HTTPException)):
         await get(address, "/healthz")
+
+
+async def test_renew__files_change__new_connections_use_them_as_far_as_they_fit(
+    locked: Locked, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{locked.server.http_address.rpartition(':')[2]}"
+    (tmp_path / "cert.pem").write_text("half a file")
+    assert (await get(address, "/healthz", locked.client)).status == 200
+    assert "the changed TLS files are not used for HTTP" in caplog.text
+    write_certificate(trustme.CA(), tmp_path)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await get(address, "/healthz", locked.client)
 
 
 def test_config__http_off_loopback__is_refused_without_tls_and_keys() -> None:

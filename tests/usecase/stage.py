@@ -26,7 +26,7 @@ from tenure_service.store.sessions import NewSession
 from tenure_service.usecase import maintain
 from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.usecase.end import Ending, Recorded
-from tenure_service.usecase.enqueue import Answer, Call, Enqueued, Item, enqueue
+from tenure_service.usecase.enqueue import Answer, Call, Enqueued, Item, Shape, enqueue
 from tenure_service.usecase.lease import lease
 from tenure_service.usecase.report import end_all
 from tenure_service.usecase.session import Opened, open_session, secret_hash
@@ -98,8 +98,9 @@ class Stage:
     # -------------------------------------------------------------------------------- acting
 
     def item(self, name: str = "work", **fields: Any) -> Item:
-        values: dict[str, Any] = {"queue": "default", "input": b"{}", "policy": AT_ONCE}
-        return Item(name=name, **(values | fields))
+        values: dict[str, Any] = {"queue": "default", "input": b"{}", "policy": AT_ONCE} | fields
+        data, key = values.pop("input"), values.pop("key", None)
+        return Item(Shape(name=name, **values), data, key)
 
     def call(self, *items: Item, **fields: Any) -> Call:
         return Call(namespace_id=self.namespace_id, items=items, **fields)

@@ -90,6 +90,7 @@ def test_examine__work_of_every_kind_in_good_order__finds_nothing(stage: Stage) 
         "clock",
         "snapshots",
         "partitions",
+        "structure",
         "options",
         "bloat",
         "timers",
@@ -159,7 +160,6 @@ def test_schema__nothing_migrated__fails_and_other_checks_are_made(empty_databas
     ("name", "setting", "value", "expected"),
     [
         ("writable", "default_transaction_read_only", "on", "fail"),
-        ("durability", "synchronous_commit", "off", "warn"),
         ("autovacuum", "track_counts", "off", "warn"),
         ("timeouts", "transaction_timeout", "5s", "warn"),
     ],
@@ -221,7 +221,7 @@ def poor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]
 
 
 def test_settings__of_the_whole_server__are_found(poor: EmbeddedPostgres) -> None:
-    assert found(poor.dsn(), "durability") == [("warn", "fsync is off (command line)")]
+    assert found(poor.dsn(), "durability") == [("fail", "fsync is off (command line)")]
     assert found(poor.dsn(), "autovacuum") == [("warn", "autovacuum is off (command line)")]
     buffers, method = found(poor.dsn(), "memory")
     assert buffers[0] == method[0] == "warn"

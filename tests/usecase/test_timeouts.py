@@ -61,6 +61,18 @@ OVER_10_S = Timeout(10_000, TimeoutAction.TIME_OUT)
 ALERT_10_S = Timeout(10_000, TimeoutAction.ALERT_ONLY)
 
 
+def test_end__the_server_ends_a_started_hand_out__it_keeps_its_start(stage: Stage) -> None:
+    told, silent = stage.tasks(2, policy=policy(total=OVER_10_S))
+    leased = {task.task_id: task for task in stage.lease()}
+    start(stage, leased[told.task_id], run_ms=2_000)
+    assert sweep(stage, 11)
+    ran = "select extract(epoch from ended_at - started_at)::float8 from deliveries"
+    by_id = dict(stage.all(ran.replace("select", "select task_id::text,")))
+    assert by_id[told.task_id] == pytest.approx(13, abs=0.9)
+    assert by_id[silent.task_id] is None
+    stage.check()
+
+
 def test_start_to_close__retry__spends_the_attempt_and_ends_in_the_dead_letters(
     stage: Stage,
 ) -> None:

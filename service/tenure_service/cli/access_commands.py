@@ -20,10 +20,35 @@ def build(commands: Any) -> None:
         commands,
         "audit",
         "keys:audit",
-        "list what operators did, newest first",
-        "tenure audit --limit 20",
+        "list what operators did, newest first\n\n"
+        "Every call of an operator is in the record. Those that only read are left out here, unless"
+        "\n--all, --refused or --operation asks for them.",
+        "tenure audit --limit 20\n"
+        "tenure audit --principal mailer --since 7d\n"
+        "tenure audit --refused --since 2026-03-01 --until 2026-04-01T12:00:00+02:00",
         parents=[flags.remote()],
     )
+    audit.add_argument(
+        "--principal",
+        "--key",
+        default="",
+        metavar="WHO",
+        help="only by this one: a key's name or id, or what the column ACTOR says",
+    )
+    audit.add_argument(
+        "--operation", default="", metavar="NAME", help="only this one, such as SetQueue"
+    )
+    audit.add_argument(
+        "--since",
+        type=flags.instant,
+        metavar="TIME",
+        help="only from then on: 2026-03-01, 2026-03-01T12:00:00+02:00, or how long ago, 7d",
+    )
+    audit.add_argument("--until", type=flags.instant, metavar="TIME", help="only before then")
+    audit.add_argument(
+        "--refused", action="store_true", help="only what was refused or failed, also reads"
+    )
+    audit.add_argument("--all", action="store_true", help="also what only reads")
     audit.add_argument(
         "--limit", type=flags.count, default=100, metavar="N", help="lines at most (100)"
     )

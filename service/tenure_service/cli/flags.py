@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 from typing import Final
 
@@ -101,6 +102,21 @@ def seconds(text: str) -> float:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 30, 90s, 5m, 2h or 90d")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def instant(text: str) -> datetime.datetime:
+    """Reads an instant: ISO 8601, in the zone of this machine unless it says one, or `7d` ago."""
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        ago = datetime.timedelta(seconds=seconds(text))
+        return datetime.datetime.now(datetime.UTC) - ago
+    except (argparse.ArgumentTypeError, OverflowError) as exc:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no instant such as 2026-03-01, 2026-03-01T12:00:00+02:00 or 7d (ago)"
+        ) from exc
 
 
 def count(text: str) -> int:

@@ -53,8 +53,10 @@ def list_(values: argparse.Namespace) -> int:
             from tenure_service.engine.access import ANYBODY
             from tenure_service.usecase.access import Keys
 
-            found = Keys(database, required=True).list_(ANYBODY, include_ended=values.all)
-        keys = [_row(row) for row in found]
+            known = Keys(database, required=True)
+            found = known.list_(ANYBODY, include_ended=values.all)
+            counts = known.worker_counts()
+        keys = [_row(row, counts.get(row.key_id, 0)) for row in found]
     else:
         with remote.client(values) as client:
             keys = [_shown(key) for key in client.list_api_keys(include_ended=values.all)]
@@ -87,9 +89,20 @@ def revoke(values: argparse.Namespace) -> int:
 
 def audit(values: argparse.Namespace) -> int:
     """Lists what operators did, newest first."""
+    # Who asks for one operation, or for refusals, wants those of reads as well.
+    changes_only = not (values.all or values.refused or values.operation)
     with remote.client(values) as client:
         events, more = remote.collect(
-            lambda size, token: client.list_audit_events(page_size=size, page_token=token),
+            lambda size, token: client.list_audit_events(
+                actor=values.principal,
+                action=values.operation,
+                since=values.since,
+                until=values.until,
+                refused_only=values.refused,
+                changes_only=changes_only,
+                page_size=size,
+                page_token=token,
+            ),
             values.limit,
         )
     if values.json:
@@ -109,8 +122,10 @@ def audit(values: argparse.Namespace) -> int:
             )
             for event in events
         ],
-        empty="nothing was done yet",
+        empty="nothing was found; --all also lists what only reads",
     )
+    if more:
+        show.note(f"these are the newest {len(events)}; --limit shows more")
     return exits.OK
 
 
@@ -156,7 +171,7 @@ def _shown(key: ApiKey) -> dict[str, Any]:
     return {field.name: getattr(key, field.name) for field in dataclasses.fields(key)}
 
 
-def _row(row: rows.ApiKeyRow) -> dict[str, Any]:
+def _row(row: rows.ApiKeyRow, worker_count: int = 0) -> dict[str, Any]:
     return {
         "id": row.key_id,
         "name": row.name,
@@ -167,12 +182,16 @@ def _row(row: rows.ApiKeyRow) -> dict[str, Any]:
         "expires_at": row.expires_at,
         "revoked_at": row.revoked_at,
         "used_at": row.used_at,
+        "worker_count": worker_count,
     }
 
 
 def _print(keys: list[dict[str, Any]]) -> None:
     show.table(
-        ["id", "name", "namespace", "scopes", "queues", "created", "expires", "revoked", "used"],
+        [
+            *("id", "name", "namespace", "scopes", "queues"),
+            *("created", "expires", "revoked", "used", "workers"),
+        ],
         [
             (
                 key["id"],
@@ -184,6 +203,7 @@ def _print(keys: list[dict[str, Any]]) -> None:
                 show.instant(key["expires_at"]),
                 show.instant(key["revoked_at"]),
                 show.instant(key["used_at"]),
+                key["worker_count"],
             )
             for key in keys
         ],

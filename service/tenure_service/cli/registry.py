@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING
 
 from tenure_service.cli import remote, show
@@ -9,7 +10,7 @@ from tenure_service.cli import remote, show
 if TYPE_CHECKING:
     import argparse
 
-    from tenure import Client
+    from tenure import Client, QueueStatistics, WorkerInfo
 
 _QUEUE_COUNT_MAX = 10_000
 
@@ -21,7 +22,7 @@ def list_queues(values: argparse.Namespace) -> None:
             lambda size, token: client.list_queues(page_size=size, page_token=token),
             _QUEUE_COUNT_MAX,
         )
-        statistics = client.queue_statistics()
+        statistics = _with_idle(client.queue_statistics(), client.list_workers())
     if values.json:
         show.document({"queues": queues, "statistics": statistics})
         return
@@ -51,6 +52,36 @@ def list_queues(values: argparse.Namespace) -> None:
         rows,
         empty="no queue holds anything, and no worker serves one",
     )
+
+
+def _with_idle(
+    statistics: list[QueueStatistics], workers: list[WorkerInfo]
+) -> list[QueueStatistics]:
+    """Adds what workers serve and nothing waits for, in the order of the others."""
+    import tenure
+
+    counts = collections.Counter(
+        (handler.queue, handler.name)
+        for worker in workers
+        if worker.receiving
+        for handler in worker.handlers
+    )
+    for each in statistics:
+        counts.pop((each.queue, each.name), None)
+    idle = [
+        tenure.QueueStatistics(
+            queue=queue,
+            name=name,
+            ready_count=0,
+            delayed_count=0,
+            leased_count=0,
+            oldest_ready_at=None,
+            worker_count=count,
+            dead_count=0,
+        )
+        for (queue, name), count in counts.items()
+    ]
+    return sorted([*statistics, *idle], key=lambda each: (each.queue, each.name))
 
 
 def pause_queue(values: argparse.Namespace) -> None:
@@ -96,7 +127,7 @@ def list_workers(values: argparse.Namespace) -> None:
         show.document(workers)
         return
     show.table(
-        ["name", "sdk", "receiving", "slots", "held", "since", "last seen", "serves"],
+        ["name", "sdk", "receiving", "slots", "held", "since", "last seen", "key", "serves"],
         [
             (
                 worker.name,
@@ -106,6 +137,7 @@ def list_workers(values: argparse.Namespace) -> None:
                 worker.held_count,
                 show.instant(worker.opened_at),
                 show.instant(worker.seen_at),
+                worker.key_name,
                 ", ".join(f"{each.name} ({each.queue})" for each in worker.handlers),
             )
             for worker in workers

@@ -98,7 +98,8 @@ def _started(config: ServerConfig, values: argparse.Namespace, server: Server) -
             "process_id": os.getpid(),
         }
         print(json.dumps(told), flush=True)
-    else:
+    elif values.process_index == 0:
+        # One line for the one port that all processes share.
         print(f"listening on {server.address}", flush=True)
     _remind(config)
 

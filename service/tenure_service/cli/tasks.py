@@ -157,7 +157,8 @@ def get(values: argparse.Namespace) -> None:
     with remote.client(values) as client:
         details = client.get_task(values.id, payloads=values.payloads)
     if values.json:
-        show.document({"task": details.task, "deliveries": details.deliveries})
+        task = show.plain(details.task) | {"trace_id": details.task.trace_id}
+        show.document({"task": task, "deliveries": details.deliveries})
     else:
         print_details(details)
 
@@ -183,6 +184,7 @@ def print_details(details: TaskDetails) -> None:
             ("ready", show.instant(task.ready_at)),
             ("started", show.instant(task.started_at)),
             ("progress", _progress(task)),
+            ("trace", task.trace_id),
             ("ended", show.instant(task.ended_at)),
             ("input", show.payload_text(task.input)),
             ("output", show.payload_text(task.output)),

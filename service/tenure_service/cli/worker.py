@@ -48,7 +48,6 @@ def run(values: argparse.Namespace) -> None:
     # After the import: an app that sets up logging itself has the last word.
     if in_dev:
         logs.configure(level, time_format=DEV_TIME_FORMAT, logger_names=False)
-        logging.getLogger("tenure.worker").setLevel(logging.WARNING)  # `_introduce` says the rest
     else:
         logs.configure(level, os.environ.get("TENURE_LOG_FORMAT") or logs.Form.TEXT)
     if values.address is not None and app.target.address != values.address:

@@ -54,7 +54,9 @@ def _presence(one: Session) -> session.Presence:
         session_id=one.session_id,
         epoch=one.epoch,
         receiving=one.receiving,
-        slots={"total": one.slots.total, "by_queue": one.slots.by_queue},
+        slots=None
+        if one.slots is one.noted_slots
+        else {"total": one.slots.total, "by_queue": one.slots.by_queue},
     )
 
 
@@ -299,7 +301,7 @@ class Hub:
     def check_accepts(self) -> None:
         """Takes back assignments that were not accepted in time."""
         now = time.monotonic()
-        for one in list(self.leaser.sessions.values()):
+        for one in self.leaser.handed():
             # What is not read may be an Accept.
             overdue = set() if one.stalled else one.overdue(now)
             if overdue:
@@ -363,7 +365,11 @@ class Hub:
 
     def _touch(self, held: Sequence[Session]) -> Collection[str]:
         """Does so on a thread: describing 5,000 sessions would hold the loop up for 20 ms."""
-        return session.touch(self.database, [_presence(one) for one in held])
+        said = [(one, one.slots) for one in held]
+        gone = session.touch(self.database, [_presence(one) for one in held])
+        for one, slots in said:
+            one.noted_slots = slots
+        return gone
 
     def sent(self, one: Session, input_bytes: int) -> None:
         """Says that inputs have left for a worker."""

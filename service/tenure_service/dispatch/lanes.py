@@ -6,23 +6,35 @@ be dead: stepping over dead index entries is what makes a pick slow while a snap
 """
 
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from tenure_service.engine import limits
 from tenure_service.store.leases import RANK_MIN
+from tenure_service.store.registry import Lane
 
 #: How long picks may start above the bottom: a row that was committed late, or released to its old
 #: place, is found within this time.
 _LOW_WATER_SECONDS = 1.0
+#: How long a lane must have been cold until it is forgotten.
+_COLD_SECONDS = 600.0
+
+
+class Handled(NamedTuple):
+    """What the tasks of a lane are, and a worker says that it can run."""
+
+    namespace_id: int
+    queue: str
+    name: str
 
 
 @dataclass(slots=True)
 class LaneHint:
     """What a server believes of one lane."""
 
-    namespace_id: int
-    queue: str
-    name: str
+    handled: Handled
     suspect: bool
     hot: bool = False
     #: Raised by each wake-up, so that a short pick that began before one does not cool the lane.
@@ -33,6 +45,11 @@ class LaneHint:
     woken_at: float = 0.0
     #: What an input of this lane is expected to have; None before the first one.
     input_bytes: float | None = None
+
+    @classmethod
+    def of(cls, lane: Lane) -> Self:
+        """Gives what is believed of a lane at first."""
+        return cls(Handled(lane.namespace_id, lane.queue, lane.name), lane.suspect)
 
     @property
     def task_count_max(self) -> int:
@@ -81,3 +98,65 @@ class LaneHint:
         from_bottom = place[0] == RANK_MIN
         if from_bottom and not more and self.woken == woken:
             self.hot = False
+
+
+class Lanes:
+    """The lanes that a server knows of, and which of them are hot."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, LaneHint] = {}
+        #: A server may know of very many lanes that are not hot.
+        self._hot: dict[int, LaneHint] = {}
+        self._by_handled: defaultdict[Handled, set[int]] = defaultdict(set)
+
+    def __getitem__(self, lane_id: int) -> LaneHint:
+        return self._known[lane_id]
+
+    @property
+    def hot(self) -> Mapping[int, LaneHint]:
+        """Those that may hold a task, by id."""
+        return self._hot
+
+    def unknown(self, lane_ids: Iterable[int]) -> list[int]:
+        """Gives those that are not known."""
+        return [lane_id for lane_id in lane_ids if lane_id not in self._known]
+
+    def add(self, lane_id: int, hint: LaneHint) -> None:
+        """Makes a lane known, unless it is."""
+        if lane_id not in self._known:
+            self._known[lane_id] = hint
+            self._by_handled[hint.handled].add(lane_id)
+
+    def wake(self, lane_id: int, rank: int) -> None:
+        """Makes a known lane hot: a task of this rank may be there."""
+        hint = self._known.get(lane_id)
+        if hint is not None:
+            hint.wake(rank)
+            self._hot[lane_id] = hint
+
+    def wake_handled(self, handled: Handled, rank: int) -> None:
+        """Makes the known lanes of a handler hot."""
+        for lane_id in self._by_handled.get(handled, ()):
+            self.wake(lane_id, rank)
+
+    def cool(self, lane_id: int) -> None:
+        """Notes that a lane is empty."""
+        hint = self._hot.pop(lane_id, None)
+        if hint is not None:
+            hint.hot = False
+
+    def forget_cold(self) -> None:
+        """Forgets what has been cold for long."""
+        long_ago = time.monotonic() - _COLD_SECONDS
+        known = self._known
+        self._known = {}
+        self._by_handled.clear()
+        for lane_id, hint in known.items():
+            if hint.hot or hint.woken_at > long_ago:
+                self.add(lane_id, hint)
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._known.clear()
+        self._hot.clear()
+        self._by_handled.clear()

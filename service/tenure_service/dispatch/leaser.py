@@ -8,6 +8,7 @@ is part of the next one.
 
 import asyncio
 import heapq
+import itertools
 import logging
 import secrets
 import time
@@ -16,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from tenure_service.dispatch import assign
-from tenure_service.dispatch.lanes import LaneHint
+from tenure_service.dispatch import assign, wire
+from tenure_service.dispatch.lanes import Handled, LaneHint, Lanes
 from tenure_service.dispatch.memory import Memory
 from tenure_service.dispatch.session import Session
 from tenure_service.engine.errors import TenureError
@@ -32,10 +33,11 @@ _log = logging.getLogger(__name__)
 
 _SECRET_BYTES = 16
 _FAILURE_PAUSE_SECONDS = 0.5
-_COLD_SECONDS = 600.0
 #: Picks of one transaction. With thousands of idle sessions the first one would else wait for the
 #: last, and the loop for the planning of all.
 _PICK_COUNT_MAX = 100
+#: Sessions that a lane's picks are chosen from: those that no pick was made for the longest.
+_TAKER_COUNT_MAX = 2 * _PICK_COUNT_MAX
 
 
 def _milliseconds(duration: timedelta) -> int:
@@ -63,12 +65,15 @@ class Leaser:
         self._accept_seconds = accept_timeout.total_seconds()
         self._on_lost = on_lost
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="tenure-lease")
-        self._lanes: dict[int, LaneHint] = {}
-        #: Those of them that are hot; a server may know of very many that are not.
-        self._hot: dict[int, LaneHint] = {}
+        self._lanes = Lanes()
         self._sessions: dict[str, Session] = {}
-        #: The same by what they serve, so that a cycle does not look at thousands that do not.
-        self._serving: dict[tuple[int, str, str], dict[str, Session]] = defaultdict(dict)
+        #: The same by what they serve, so that a cycle does not look at thousands that do not; those
+        #: of the last picks come last, whether they got something or not.
+        self._serving: dict[Handled, dict[str, Session]] = defaultdict(dict)
+        #: Those that are set aside for a suspect.
+        self._reserved: set[Session] = set()
+        #: Those that may hold what they have not accepted.
+        self._handed: set[Session] = set()
         self._wanted = asyncio.Event()
         self._turn = 0
         self._strange = False
@@ -82,40 +87,41 @@ class Leaser:
     def attach(self, session: Session) -> None:
         """Begins to hand tasks to a session; lanes that it serves may have become useful."""
         self._sessions[session.session_id] = session
-        for queue, name in session.served:
-            self._serving[session.namespace_id, queue, name][session.session_id] = session
-        for lane_id, hint in self._lanes.items():
-            if (hint.queue, hint.name) in session.served and (
-                hint.namespace_id == session.namespace_id
-            ):
-                hint.wake(RANK_MAX)
-                self._hot[lane_id] = hint
+        for handled in session.handled:
+            self._serving[handled][session.session_id] = session
+            self._lanes.wake_handled(handled, RANK_MAX)
         self._wanted.set()
 
     def detach(self, session: Session) -> None:
         """Stops handing tasks to a session."""
         session.detached = True
         session.wake_writer()
+        self._reserved.discard(session)
+        self._handed.discard(session)
         if self._sessions.get(session.session_id) is session:
             del self._sessions[session.session_id]
-        for queue, name in session.served:
-            key = session.namespace_id, queue, name
-            serving = self._serving.get(key, {})
+        for handled in session.handled:
+            serving = self._serving.get(handled, {})
             if serving.get(session.session_id) is session:
                 del serving[session.session_id]
                 if not serving:
-                    del self._serving[key]
+                    del self._serving[handled]
 
-    def served(self) -> set[tuple[int, str, str]]:
-        """Gives what the sessions with free slots serve, as (namespace, queue, name)."""
+    def served(self) -> set[Handled]:
+        """Gives what the sessions with free slots serve."""
         return {
-            served
-            for served, serving in self._serving.items()
+            handled
+            for handled, serving in self._serving.items()
             if any(
                 session.receiving and len(session.held) < session.slots.total
                 for session in serving.values()
             )
         }
+
+    def handed(self) -> list[Session]:
+        """Gives the sessions that hold what they have not accepted."""
+        self._handed = {session for session in self._handed if session.unaccepted}
+        return list(self._handed)
 
     def freed(self) -> None:
         """Says that a slot became free."""
@@ -129,28 +135,18 @@ class Leaser:
             anywhere: Whether the task may stand before others of its rank, as one that was put
                 back in its old place does; otherwise it stands at the end.
         """
-        unknown = [lane_id for lane_id in ranks if lane_id not in self._lanes]
+        unknown = self._lanes.unknown(ranks)
         if unknown:
             found = await asyncio.to_thread(self._catalogue.lanes, unknown)
             for lane_id, lane in found.items():
-                self._lanes.setdefault(
-                    lane_id, LaneHint(lane.namespace_id, lane.queue, lane.name, lane.suspect)
-                )
+                self._lanes.add(lane_id, LaneHint.of(lane))
         for lane_id, rank in ranks.items():
-            hint = self._lanes.get(lane_id)
-            if hint is not None:
-                hint.wake(RANK_MIN if anywhere else rank)
-                self._hot[lane_id] = hint
+            self._lanes.wake(lane_id, RANK_MIN if anywhere else rank)
         self._wanted.set()
 
     def forget_lanes(self) -> None:
         """Forgets lanes that have been cold for long; they are read again when they wake."""
-        long_ago = time.monotonic() - _COLD_SECONDS
-        self._lanes = {
-            lane_id: hint
-            for lane_id, hint in self._lanes.items()
-            if hint.hot or hint.woken_at > long_ago
-        }
+        self._lanes.forget_cold()
 
     def _meet_stranger(self) -> None:
         """Makes the next cycle forget all lanes, whose numbers may mean others now; on any thread."""
@@ -178,7 +174,6 @@ class Leaser:
         if self._strange:
             self._strange = False
             self._lanes.clear()
-            self._hot.clear()
         takers = self._takers()
         loop = asyncio.get_running_loop()
         heads: list[LaneHead] = []
@@ -215,37 +210,37 @@ class Leaser:
         if not self._memory.hands_out:
             return {}
         takers: dict[int, list[Session]] = {}
-        for lane_id, hint in self._hot.items():
-            serving = self._serving.get((hint.namespace_id, hint.queue, hint.name), {})
-            able = list(serving.values())
+        for lane_id, hint in self._lanes.hot.items():
+            serving = self._serving.get(hint.handled, {}).values()
             if hint.suspect:
-                able = self._suspect_takers(able)
+                able = self._suspect_takers(serving)
             else:
-                able = [session for session in able if session.free(hint.queue) > 0]
+                queue = hint.handled.queue
+                free = (session for session in serving if session.free(queue) > 0)
+                able = list(itertools.islice(free, _TAKER_COUNT_MAX))
             if able:
                 takers[lane_id] = able
         return takers
 
     def _awaited(self, takers: Mapping[int, list[Session]]) -> list[int]:
         """Gives the lanes of suspects for which a session is set aside and not yet free."""
-        if not any(session.reserved for session in self._sessions.values()):
+        if not self._reserved:
             return []
         return [
-            lane_id for lane_id, hint in self._hot.items() if hint.suspect and lane_id not in takers
+            lane_id
+            for lane_id, hint in self._lanes.hot.items()
+            if hint.suspect and lane_id not in takers
         ]
 
     def _unreserve(self) -> None:
         """Gives back to common work the sessions that no suspect needs any more."""
-        wanted = {
-            (hint.namespace_id, hint.queue, hint.name)
-            for hint in self._hot.values()
-            if hint.suspect
-        }
-        for session in self._sessions.values():
-            if session.reserved and not any(
-                (session.namespace_id, queue, name) in wanted for queue, name in session.served
-            ):
+        if not self._reserved:
+            return
+        wanted = {hint.handled for hint in self._lanes.hot.values() if hint.suspect}
+        for session in list(self._reserved):
+            if session.handled.isdisjoint(wanted):
                 session.reserved = False
+                self._reserved.discard(session)
                 self._wanted.set()
 
     def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
@@ -254,9 +249,12 @@ class Leaser:
         for session in candidates:
             if not session.held:
                 session.reserved = False
+                self._reserved.discard(session)
                 return [session]
         if candidates and not any(session.reserved for session in candidates):
-            min(candidates, key=lambda session: len(session.held)).reserved = True
+            chosen = min(candidates, key=lambda session: len(session.held))
+            chosen.reserved = True
+            self._reserved.add(chosen)
         return []
 
     def _cool(self, woken: Mapping[int, int], heads: Iterable[LaneHead]) -> None:
@@ -264,14 +262,14 @@ class Leaser:
         full = {head.lane_id for head in heads}
         for lane_id, count in woken.items():
             if lane_id not in full and self._lanes[lane_id].woken == count:
-                self._lanes[lane_id].hot = False
-                self._hot.pop(lane_id, None)
+                self._lanes.cool(lane_id)
 
     def _plan(self, takers: Mapping[int, list[Session]], heads: Iterable[LaneHead]) -> list[Pick]:
         """Plans picks: only from lanes whose first task is of the most urgent rank there is.
 
-        Sessions with the most free slots are served first, among equals the one whose turn is the
-        longest ago; lanes of one rank take turns. What does not fit is for the next cycle.
+        Sessions with the most free slots are served first, among equals the one that was handed
+        something the longest ago; lanes of one rank take turns. What does not fit is for the next
+        cycle.
         """
         ranks = {head.lane_id: head.rank for head in heads}
         if ranks:
@@ -290,7 +288,7 @@ class Leaser:
                 _PICK_COUNT_MAX - len(picks),
                 takers[lane_id],
                 key=lambda session: (
-                    planned[session.session_id] - session.free(hint.queue),
+                    planned[session.session_id] - session.free(hint.handled.queue),
                     session.served_at,
                 ),
             )
@@ -300,7 +298,8 @@ class Leaser:
                     continue
                 planned[session.session_id] += count
                 self._turn += 1
-                hint.served_at = session.served_at = self._turn
+                hint.served_at = self._turn
+                self._goes_last(session, hint.handled)
                 low_rank, low_seq = hint.place(now)
                 picks.append(
                     Pick(
@@ -320,6 +319,11 @@ class Leaser:
                 break
         return picks
 
+    def _goes_last(self, session: Session, handled: Handled) -> None:
+        serving = self._serving.get(handled, {})
+        if serving.get(session.session_id) is session:
+            serving[session.session_id] = serving.pop(session.session_id)
+
     def _share(
         self, session: Session, hint: LaneHint, planned: Mapping[str, int], lanes_left: int
     ) -> int:
@@ -327,7 +331,7 @@ class Leaser:
         already = planned[session.session_id]
         if hint.suspect:
             return 1 if not session.held and not already else 0
-        free = session.free(hint.queue) - already
+        free = session.free(hint.handled.queue) - already
         if free <= 0:
             return 0
         return min(-(-free // lanes_left), hint.task_count_max)
@@ -345,7 +349,7 @@ class Leaser:
             woken=woken,
         )
         if not hint.hot:
-            self._hot.pop(pick.lane_id, None)
+            self._lanes.cool(pick.lane_id)
         if not grant.tasks:
             return
         input_bytes = sum(len(task.input) for task in grant.tasks)
@@ -355,9 +359,13 @@ class Leaser:
             # The stream ended while the lease was written: nobody will accept it.
             self._on_lost(pick.session_id, pick.epoch, {grant.tasks[0].lease_id})
             return
-        held, messages = assign.assignment(grant, hint)
+        held, messages = assign.assignments(grant, hint)
+        self._turn += 1
+        session.served_at = self._turn
         session.hold(held, accept_timeout=self._accept_seconds)
+        self._handed.add(session)
         self._memory.take(input_bytes)
-        for message in messages:
-            size = sum(len(one.input.data) for one in message.assign.assignments)
-            session.send(message, input_bytes=size)
+        sizes = (len(task.input) for task in grant.tasks)
+        for part in assign.parts(messages):
+            size = sum(itertools.islice(sizes, len(part)))
+            session.send(wire.assign(part), input_bytes=size)

@@ -18,7 +18,7 @@ from tenure.v1 import worker_pb2 as worker
 from tenure_service.dispatch import failures
 from tenure_service.dispatch.batcher import Batcher
 from tenure_service.dispatch.session import Held, Session
-from tenure_service.engine import limits, tokens
+from tenure_service.engine import limits, texts, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
@@ -31,6 +31,9 @@ from tenure_service.usecase.end import Ending, Ends, Recorded
 
 Answer = Recorded | TenureError
 _REFUSED = "REFUSED"
+_RUN_MS_MAX = limits.RETRY_DELAY_MAX.total_seconds() * 1000
+#: What nearly all outputs say; others are looked at.
+_ENCODINGS = frozenset({"", "json"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Parsed = Completion | Ending
 
@@ -112,10 +115,8 @@ class Reporter:
             else:
                 for place, one in zip(places, recorded, strict=True):
                     answers[place] = one
-                    if session is not None:
-                        session.drop_reported(
-                            _task_id(results[place].task_id), results[place].lease_token
-                        )
+                if session is not None:
+                    _drop(session, item.results)
                 self._freed()
             finally:
                 del self._under_way[number]
@@ -221,6 +222,17 @@ def _carefully(result: Parsed) -> Ending:
     )
 
 
+def _drop(session: Session, results: Sequence[Parsed]) -> None:
+    """Gives back the slots of results that were recorded, or that no lease lives for."""
+    for one in results:
+        if isinstance(one, Completion):
+            session.drop_reported(one.task_id, one.lease_id)
+        elif one.secret is not None and session.holds(
+            one.key.task_id, tokens.lease_token_text(one.lease_id, one.secret)
+        ):
+            session.drop(one.key.task_id)
+
+
 def _task_id(text: str) -> str:
     """Gives the task's own UUID of an id that travelled."""
     return text[-36:]
@@ -233,9 +245,11 @@ def parse(namespace_id: int, session: Session | None, result: worker.Result) -> 
         TenureError: FIELD_INVALID, PAYLOAD_TOO_LARGE.
     """
     kind = result.WhichOneof("outcome")
-    run_ms = result.run_duration.ToNanoseconds() / 1e6 if result.HasField("run_duration") else None
-    if run_ms is not None and not 0 <= run_ms <= limits.RETRY_DELAY_MAX.total_seconds() * 1000:
-        run_ms = None
+    duration = result.run_duration
+    said_ms = duration.seconds * 1e3 + duration.nanos / 1e6
+    # Nothing said reads as 0.
+    said = 0 < said_ms <= _RUN_MS_MAX or (said_ms == 0 and result.HasField("run_duration"))
+    run_ms = said_ms if said else None
     if kind == "completed" and session is not None:
         held = session.held.get(_task_id(result.task_id))
         if held is not None and held.lease_token == result.lease_token:
@@ -247,20 +261,20 @@ def parse(namespace_id: int, session: Session | None, result: worker.Result) -> 
 def _completion(
     session: Session, held: Held, output: payload.Payload, run_ms: float | None
 ) -> tuple[Completion, int]:
-    data = output.data
-    _check_payload("completed.output", output)
+    data, encoding, schema = output.data, output.encoding, output.schema
+    _check_payload("completed.output", data, encoding, schema)
     return (
         Completion(
-            lease_id=held.lease_id,
-            session_id=session.session_id,
-            run_id=held.run_id,
-            task_id=held.task_id,
-            delivery=held.delivery,
-            attempt=held.attempt,
-            run_ms=run_ms,
-            output=data,
-            output_encoding=output.encoding or None,
-            output_schema=output.schema or None,
+            held.lease_id,
+            session.session_id,
+            held.run_id,
+            held.task_id,
+            held.delivery,
+            held.attempt,
+            run_ms,
+            data,
+            encoding or None,
+            schema or None,
         ),
         len(data),
     )
@@ -276,7 +290,9 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
         violations.append(("lease_token", "is not a token of this server"))
     if kind is None:
         violations.append(("outcome", "is not set, or of a kind this server does not know"))
-    if key is None or token is None or kind is None:
+    if kind == "failed" and not result.failed.HasField("failure"):
+        violations.append(("failed.failure", "must be set"))
+    if violations or key is None or token is None:
         raise FieldInvalid(violations)
     output: payload.Payload | None = None
     failure = None
@@ -301,7 +317,8 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
             failure = failures.to_json(result.cancelled.failure)
             _check_delay("cancelled.failure.retry_after", failure.get("retry_after_ms", 0))
     if output is not None:
-        _check_payload(f"{kind}.{'output' if kind == 'completed' else 'details'}", output)
+        field_name = f"{kind}.{'output' if kind == 'completed' else 'details'}"
+        _check_payload(field_name, output.data, output.encoding, output.schema)
     ending = Ending(
         lease_id=token[0],
         secret=token[1],
@@ -317,16 +334,19 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
     return ending, len(ending.output or b"")
 
 
-def _check_payload(field_name: str, output: payload.Payload) -> None:
-    _check_size(output.data)
+def _check_payload(field_name: str, data: bytes, encoding: str, schema: str) -> None:
+    _check_size(data)
+    if encoding in _ENCODINGS and not schema:
+        return
     for name, text, bytes_max in (
-        ("encoding", output.encoding, limits.ENCODING_BYTES_MAX),
-        ("schema", output.schema, limits.SCHEMA_BYTES_MAX),
+        ("encoding", encoding, limits.ENCODING_BYTES_MAX),
+        ("schema", schema, limits.SCHEMA_BYTES_MAX),
     ):
         # One text that cannot be stored would take the whole report with it.
-        if text and (len(text.encode()) > bytes_max or _CONTROL.search(text)):
+        fits = texts.is_encoding(text) if name == "encoding" else not _CONTROL.search(text)
+        if text and (len(text.encode()) > bytes_max or not fits):
             raise FieldInvalid(
-                [(f"{field_name}.{name}", f"must be at most {bytes_max} bytes, nothing control")]
+                [(f"{field_name}.{name}", f"must be at most {bytes_max} bytes, printable")]
             )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_service_pb2 as service
+from tenure_service.dispatch.lanes import Handled
+from tenure_service.dispatch.wire import Written
 from tenure_service.engine.access import ANYBODY, Principal
 from tenure_service.engine.limits import ASSIGN_BYTES_MAX, RELEASE_PAUSE, RELEASE_PAUSE_MAX
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tenure_service.engine.errors import TenureError
 
 Served = tuple[str, str]
+Outgoing = service.WorkResponse | Written
 _COOL_SECONDS_MAX = RELEASE_PAUSE_MAX.total_seconds()
 
 
@@ -64,7 +67,7 @@ class Session:
         self.principal = principal
         #: What the stream is to be ended with, if the server ends it.
         self.ended_with: TenureError | None = None
-        self.served = frozenset(served)
+        self.handled = frozenset(Handled(namespace_id, queue, name) for queue, name in served)
         self.slots = slots
         self.paused = False
         #: It let an assignment lie, and has said nothing since: its connection may be half open.
@@ -73,7 +76,9 @@ class Session:
         self.detached = False
         #: Set aside for a suspect: nothing else is handed out until it holds nothing.
         self.reserved = False
-        #: The number of the last pick that was planned for it.
+        #: Its slots as the database has them.
+        self.noted_slots = slots
+        #: The number of the last hand-out to it.
         self.served_at = 0
         self.held: dict[str, Held] = {}
         self.unaccepted: dict[str, float] = {}
@@ -92,7 +97,7 @@ class Session:
         self._back_count = 0
         self._by_queue: Counter[str] = Counter()
         self._suspect_count = 0
-        self._out: deque[tuple[service.WorkResponse, int]] = deque()
+        self._out: deque[tuple[Outgoing, int]] = deque()
         self._out_ready = asyncio.Event()
 
     @property
@@ -123,14 +128,15 @@ class Session:
     def hold(self, tasks: Iterable[Held], *, accept_timeout: float | None) -> None:
         """Notes tasks that are handed out; with a timeout, until they are accepted."""
         now = time.monotonic()
-        deadline = None if accept_timeout is None else now + accept_timeout
+        lease_ids: set[str] = set()
         for task in tasks:
-            self.named_at[task.lease_id] = now
+            lease_ids.add(task.lease_id)
             self.held[task.task_id] = task
             self._by_queue[task.queue] += 1
             self._suspect_count += task.suspect
-            if deadline is not None:
-                self.unaccepted[task.lease_id] = deadline
+        self.named_at.update(dict.fromkeys(lease_ids, now))
+        if accept_timeout is not None:
+            self.unaccepted.update(dict.fromkeys(lease_ids, now + accept_timeout))
 
     def gave_back(self, *, only: bool) -> float:
         """Notes that its worker gave tasks back, or nothing else, or (`only` false) did some work.
@@ -159,10 +165,15 @@ class Session:
             self.told.pop(task_id, None)
         return task
 
-    def drop_reported(self, task_id: str, lease_token: str) -> None:
-        """Forgets a task that was reported, unless it is out again under another token."""
+    def holds(self, task_id: str, lease_token: str) -> bool:
+        """Says whether a task is out under this token."""
         task = self.held.get(task_id)
-        if task is not None and task.lease_token == lease_token:
+        return task is not None and task.lease_token == lease_token
+
+    def drop_reported(self, task_id: str, lease_id: str) -> None:
+        """Forgets a task that was reported, unless it is out again under another lease."""
+        task = self.held.get(task_id)
+        if task is not None and task.lease_id == lease_id:
             self.drop(task_id)
 
     def drop_leases(self, lease_ids: set[str]) -> None:
@@ -189,7 +200,7 @@ class Session:
         """Gives the leases whose assignments were not accepted in time."""
         return {lease_id for lease_id, deadline in self.unaccepted.items() if deadline <= now}
 
-    def send(self, message: service.WorkResponse, *, input_bytes: int = 0) -> None:
+    def send(self, message: Outgoing, *, input_bytes: int = 0) -> None:
         """Queues a message for the stream; bounded by what the worker has credit for."""
         self._out.append((message, input_bytes))
         self.outgoing_bytes += input_bytes
@@ -218,7 +229,7 @@ class Session:
         """Lets the writer look again, after `detached` was set."""
         self._out_ready.set()
 
-    async def next_messages(self) -> list[tuple[service.WorkResponse, int]]:
+    async def next_messages(self) -> list[tuple[Outgoing, int]]:
         """Waits for messages to send, each with the size of its inputs.
 
         Returns:

@@ -1,8 +1,8 @@
 """Wake-ups between servers: one NOTIFY for many changes, one LISTEN a process.
 
 A notification is a hint (INV-10): with every one of them lost, `due` and the look-up of waiters
-once a second make the same progress. What happened is collected for some milliseconds and told in
-one NOTIFY on a connection of its own, never in the hot transaction.
+once a second make the same progress. What happens within some milliseconds of a NOTIFY is collected
+for the next one, on a connection of its own, never in the hot transaction.
 """
 
 import asyncio
@@ -95,12 +95,13 @@ class Wake:
         """Sends notifications until it is cancelled."""
         while True:
             await self._some.wait()
-            await asyncio.sleep(_COLLECT_SECONDS)
             self._some.clear()
             news, self._news = self._news, News()
             if news:
                 await asyncio.to_thread(self._channel.notify, news.text(self._server))
                 metrics.NOTIFICATIONS_SENT.add()
+                # What comes now is collected; the first after a silence is told at once.
+                await asyncio.sleep(_COLLECT_SECONDS)
 
     async def hear(self) -> None:
         """Hears notifications until it is cancelled; a lost connection raises."""

@@ -17,6 +17,7 @@ from tenure_service.rpc.check import Check
 from tenure_service.rpc.operated import operated
 from tenure_service.store import rows
 from tenure_service.usecase import operate
+from tenure_service.usecase.access import DeedsWanted
 
 _NAMESPACE = re.compile(r"[a-z0-9_-]{1,100}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -179,7 +180,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     ) -> service.CreateApiKeyResponse:
         """Makes a key; see the protocol."""
         check = Check()
-        check.text("name", request.name, limits.NAME_BYTES_MAX, required=True)
+        check.name("name", request.name, required=True)
         check.count("scopes", request.scopes, len(Scope))
         scopes = [_SCOPES.get(scope) for scope in request.scopes]
         if None in scopes:
@@ -218,8 +219,13 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         found = await self._calls.run(
             self._hub.keys.list_, PRINCIPAL.get(), include_ended=request.include_ended
         )
+        counts = await self._calls.run(self._hub.keys.worker_counts)
         return service.ListApiKeysResponse(
-            keys=[_api_key(row) for row in found if row.namespace_id in {None, namespace_id}]
+            keys=[
+                _api_key(row, counts.get(row.key_id, 0))
+                for row in found
+                if row.namespace_id in {None, namespace_id}
+            ]
         )
 
     @operated
@@ -241,6 +247,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         """Lists what operators did; see the protocol."""
         check = Check()
         page_size = check.page_size(request.page_size)
+        wanted = _deeds_wanted(check, request)
         check.done()
         place = pages.read("audit", request.page_token, 1)
         if place is not None and not _NUMBER.fullmatch(place[0]):
@@ -249,6 +256,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         found = await self._calls.run(
             self._hub.keys.deeds,
             namespace(context),
+            wanted,
             include_general=PRINCIPAL.get().namespace_id is None,
             before=int(place[0]) if place else _LAST_EVENT,
             row_count_max=page_size,
@@ -261,7 +269,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         )
 
 
-def _api_key(row: rows.ApiKeyRow) -> service.ApiKey:
+def _api_key(row: rows.ApiKeyRow, worker_count: int = 0) -> service.ApiKey:
     message = service.ApiKey(
         key_id=row.key_id,
         name=row.name,
@@ -269,6 +277,7 @@ def _api_key(row: rows.ApiKeyRow) -> service.ApiKey:
         scopes=[scope for scope, name in _SCOPES.items() if name in row.scopes],
         queue_globs=row.queue_globs,
         created_at=views.timestamp(row.created_at),
+        worker_count=worker_count,
     )
     if row.expires_at is not None:
         message.expires_at.CopyFrom(views.timestamp(row.expires_at))
@@ -277,6 +286,17 @@ def _api_key(row: rows.ApiKeyRow) -> service.ApiKey:
     if row.used_at is not None:
         message.used_at.CopyFrom(views.timestamp(row.used_at))
     return message
+
+
+def _deeds_wanted(check: Check, request: service.ListAuditEventsRequest) -> DeedsWanted:
+    return DeedsWanted(
+        actor=check.text("actor", request.actor, limits.ACTOR_BYTES_MAX) or None,
+        action=check.text("action", request.action, limits.NAME_BYTES_MAX) or None,
+        since=check.instant("since", request.since) if request.HasField("since") else None,
+        until=check.instant("until", request.until) if request.HasField("until") else None,
+        refused_only=request.refused_only,
+        changes_only=request.changes_only,
+    )
 
 
 def _audit_event(row: rows.AuditEventRow) -> service.AuditEvent:
@@ -302,7 +322,7 @@ def _state(state: DeadLetterState) -> service.DeadLetterState.ValueType:
 def _keys(texts: Sequence[str]) -> list[TaskKey | None]:
     check = Check()
     check.count("task_ids", texts, limits.CANCEL_COUNT_MAX)
-    keys = [check.task_key(f"task_ids[{place}]", text) for place, text in enumerate(texts)]
+    keys = [check.item_key(f"task_ids[{place}]", text) for place, text in enumerate(texts)]
     check.done()
     return keys
 

@@ -1,19 +1,16 @@
 """Checks of fields: every offending field of a call is named at once."""
 
 import logging
-import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 
-from tenure_service.engine import limits, tokens
+from tenure_service.engine import limits, texts, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.tokens import TaskKey
 
 _log = logging.getLogger(__name__)
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Check:
@@ -39,8 +36,27 @@ class Check:
         size = len(value.encode("utf-8", "replace"))
         if size > bytes_max:
             self.wrong(field, f"has {size} bytes, more than {bytes_max}")
-        elif _CONTROL.search(value):
+        elif texts.has_control(value):
             self.wrong(field, "has control characters")
+        return value
+
+    def name(self, field: str, value: str, *, required: bool = False) -> str:
+        """Checks a name that people read: its size, and that it shows what it is."""
+        if required and not value:
+            self.wrong(field, "must not be empty")
+        size = len(value.encode("utf-8", "replace"))
+        if size > limits.NAME_BYTES_MAX:
+            self.wrong(field, f"has {size} bytes, more than {limits.NAME_BYTES_MAX}")
+        elif (flaw := texts.name_flaw(value)) is not None:
+            self.wrong(field, flaw)
+        return value
+
+    def encoding(self, field: str, value: str) -> str:
+        """Checks the name of an encoding: its size, and that it is printable ASCII."""
+        if len(value.encode("utf-8", "replace")) > limits.ENCODING_BYTES_MAX:
+            self.wrong(field, f"has more than {limits.ENCODING_BYTES_MAX} bytes")
+        elif not texts.is_encoding(value):
+            self.wrong(field, "must be printable ASCII")
         return value
 
     def number(self, field: str, value: int, low: int, high: int) -> int:
@@ -73,6 +89,14 @@ class Check:
             return 0
         return milliseconds
 
+    def instant(self, field: str, message: timestamp_pb2.Timestamp) -> datetime | None:
+        """Checks an instant; gives it, aware, to the microsecond."""
+        try:
+            return message.ToDatetime(UTC)
+        except (ValueError, OverflowError):
+            self.wrong(field, "is no valid instant")
+            return None
+
     def request_id(self, field: str, value: str) -> str | None:
         """Checks a request id, which is a UUID or empty."""
         if not value:
@@ -83,7 +107,14 @@ class Check:
         return value.lower()
 
     def task_key(self, field: str, value: str) -> TaskKey | None:
-        """Reads a task id; an id of another form than ours is a task that does not exist."""
+        """Reads the task id of a call for one task."""
+        key = self.item_key(field, value)
+        if value and key is None:
+            self.wrong(field, "is not an id of this server")
+        return key
+
+    def item_key(self, field: str, value: str) -> TaskKey | None:
+        """Reads a task id of a batch; one of another form than ours is a task that is not there."""
         if not value:
             self.wrong(field, "must not be empty")
             return None
@@ -100,22 +131,25 @@ def _ms(duration: timedelta) -> int:
     return int(duration.total_seconds() * 1000)
 
 
-def payload_size(what: str, size: int) -> None:
-    """Checks the size of a payload, and tells the operator of one that is unwisely large.
+def input_size(name: str, size: int) -> None:
+    """Checks the size of a task's input, and tells the operator of one that is unwisely large.
 
     Raises:
         TenureError: PAYLOAD_TOO_LARGE.
     """
-    if limits.PAYLOAD_BYTES_WARN < size <= limits.PAYLOAD_BYTES_MAX:
+    if size <= limits.PAYLOAD_BYTES_WARN:
+        return
+    what = f"the input of a task {name!r}"
+    if size <= limits.PAYLOAD_BYTES_MAX:
         _log.warning(
             "%s has %d bytes; above %d, keep the data elsewhere and send its address",
             what,
             size,
             limits.PAYLOAD_BYTES_WARN,
         )
-    if size > limits.PAYLOAD_BYTES_MAX:
-        raise TenureError(
-            Reason.PAYLOAD_TOO_LARGE,
-            f"{what} has {size} bytes, more than the {limits.PAYLOAD_BYTES_MAX} allowed",
-            metadata={"size_bytes": str(size), "limit_bytes": str(limits.PAYLOAD_BYTES_MAX)},
-        )
+        return
+    raise TenureError(
+        Reason.PAYLOAD_TOO_LARGE,
+        f"{what} has {size} bytes, more than the {limits.PAYLOAD_BYTES_MAX} allowed",
+        metadata={"size_bytes": str(size), "limit_bytes": str(limits.PAYLOAD_BYTES_MAX)},
+    )

@@ -1,7 +1,8 @@
 """Messages that are no messages: answered like any other bad input, not as a defect.
 
 gRPC ends a call whose bytes do not decode with UNKNOWN and the text of the exception. Here decoding
-gives an `Undecodable` in the message's place, and whoever takes the message asks `checked` first.
+gives an `Undecodable` in the message's place, and whoever takes the message asks `checked` first. What is answered may be
+bytes that are written already.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,18 +33,18 @@ def checked(message: M) -> M:
 
 
 class Decoding(grpc.aio.ServerInterceptor):
-    """Makes the decoding of our services careful."""
+    """Makes the decoding of our services careful, and lets them answer bytes."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Gives the handler of a call, with a decoder that never raises."""
+        """Gives the handler of a call with a decoder that never raises."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(_OURS):
             return handler
-        decode = handler.request_deserializer
+        decode, encode = handler.request_deserializer, handler.response_serializer
 
         def carefully(data: bytes) -> object:
             try:
@@ -51,4 +52,7 @@ class Decoding(grpc.aio.ServerInterceptor):
             except DecodeError:
                 return Undecodable()
 
-        return handler._replace(request_deserializer=carefully)
+        def unless_written(message: Any) -> bytes:
+            return bytes(message) if isinstance(message, bytes) else encode(message)
+
+        return handler._replace(request_deserializer=carefully, response_serializer=unless_written)

@@ -2,7 +2,6 @@
 
 from tenure.v1 import registry_service_pb2 as service
 from tenure.v1 import registry_service_pb2_grpc as service_grpc
-from tenure_service.engine import limits
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.rpc import pages, policies, views
 from tenure_service.rpc.call import Calls, Context
@@ -25,7 +24,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
     ) -> service.SetTaskDefinitionResponse:
         """Stores an override; see the protocol."""
         check = Check()
-        check.text("name", request.name, limits.NAME_BYTES_MAX, required=True)
+        check.name("name", request.name, required=True)
         override = policies.read(check, "override", request.override) or PartialPolicy()
         check.done()
         row = await self._calls.run(
@@ -65,7 +64,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
     ) -> service.SetQueueResponse:
         """Pauses or opens a queue; see the protocol."""
         check = Check()
-        check.text("name", request.name, limits.NAME_BYTES_MAX, required=True)
+        check.name("name", request.name, required=True)
         check.done()
         row = await self._calls.run(
             operate.set_queue,

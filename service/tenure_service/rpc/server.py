@@ -20,6 +20,7 @@ from tenure.v1 import (
     worker_service_pb2,
     worker_service_pb2_grpc,
 )
+from tenure_service.certificates import Files
 from tenure_service.dispatch.hub import Hub
 from tenure_service.engine import limits
 from tenure_service.rpc import tls
@@ -30,7 +31,9 @@ from tenure_service.rpc.guard import Guard
 from tenure_service.rpc.metering import Metering
 from tenure_service.rpc.registry import RegistryServicer
 from tenure_service.rpc.tasks import TaskServicer
+from tenure_service.rpc.tracing import Tracing
 from tenure_service.rpc.workers import WorkerServicer
+from tenure_service.telemetry.spans import Spans
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +80,8 @@ class RpcServer:
         address: str,
         *,
         share_port: bool = False,
-        tls_files: tls.Files | None = None,
+        tls_files: Files | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """Prepares a server.
 
@@ -86,13 +90,15 @@ class RpcServer:
             address: Host and port; port 0 means any free one.
             share_port: Whether other processes may listen on the same port.
             tls_files: Certificate and key; None serves plain text.
+            spans: Who makes spans of calls; None: nobody.
         """
         self._hub = hub
         self._calls = Calls(hub, _CALL_THREADS)
         options = [*_OPTIONS, ("grpc.so_reuseport", int(share_port))]
         guard = Guard(hub.keys, self._calls)
+        traced = () if spans is None else (Tracing(spans),)
         self._server = grpc.aio.server(
-            options=options, interceptors=(Metering(), guard, Decoding())
+            options=options, interceptors=(Metering(), *traced, guard, Decoding())
         )
         self._health = health.aio.HealthServicer()
         self._address = address

@@ -52,8 +52,8 @@ def handlers(check: Check, found: Sequence[worker.Handler]) -> list[tuple[str, s
     served = []
     for place, handler in enumerate(found):
         path = f"handlers[{place}]"
-        name = check.text(f"{path}.name", handler.name, limits.NAME_BYTES_MAX, required=True)
-        queue = check.text(f"{path}.queue", handler.queue, limits.NAME_BYTES_MAX)
+        name = check.name(f"{path}.name", handler.name, required=True)
+        queue = check.name(f"{path}.queue", handler.queue)
         served.append((queue or "default", name))
     return served
 
@@ -190,6 +190,7 @@ class WorkStream:
             secret_hash=sessions.secret_hash(secret),
             handlers=[{"name": name, "queue": queue} for queue, name in served],
             slots={"total": granted.total, "by_queue": granted.by_queue},
+            key_id=PRINCIPAL.get().key_id,
         )
         kept = [
             token[0]
@@ -199,7 +200,8 @@ class WorkStream:
         opened = await self._calls.run(
             sessions.open_session, self._hub.database, new, said, resume_session_id=resume_id
         )
-        self._hub.catalogue.forget_sources()
+        if opened.declared_news:
+            self._hub.catalogue.forget_sources()
         session = Session(
             session_id=opened.session_id,
             epoch=opened.epoch,
@@ -294,9 +296,12 @@ class WorkStream:
                 check.done()
                 said = read_progress(check, request.heartbeat.progress)
                 check.done()
-                await self._later(
-                    self._heartbeat(session, request.heartbeat.heartbeat_id, found, said)
-                )
+                beat = self._heartbeat(session, request.heartbeat.heartbeat_id, found, said)
+                if found or said:
+                    await self._later(beat)
+                else:
+                    # Nothing to renew, nothing to wait for: idle workers are many.
+                    await beat
             elif kind == "started":
                 await self._later(self._started(request.started))
             elif kind == "set_slots":
@@ -324,9 +329,9 @@ class WorkStream:
     async def _take_in(self, session: Session, message: stream.Report) -> None:
         """Takes results in, once there is room for them."""
         # A result is the best of accepts, however long it takes to be recorded.
-        for result in message.results:
-            if session.unaccepted:
-                token = tokens.lease_token_parse(result.lease_token)
+        if session.unaccepted:
+            for text in {result.lease_token for result in message.results}:
+                token = tokens.lease_token_parse(text)
                 if token is not None:
                     session.unaccepted.pop(token[0], None)
         memory = self._hub.memory
@@ -379,8 +384,10 @@ class WorkStream:
             self._hub.memory.give(size)
 
     def _gave_back(self, session: Session, message: stream.Report) -> None:
-        kinds = {result.WhichOneof("outcome") for result in message.results}
-        pause = session.gave_back(only=kinds == {"released"})
+        only = bool(message.results) and all(
+            result.HasField("released") for result in message.results
+        )
+        pause = session.gave_back(only=only)
         if pause > 0:
             asyncio.get_running_loop().call_later(pause, self._hub.leaser.freed)
 
@@ -396,12 +403,13 @@ class WorkStream:
                 [("report.results", f"must have 1 to {limits.REPORT_COUNT_MAX} items")]
             )
             answers = [refused] * len(message.results)
+        ack.statuses.extend(
+            worker.REPORT_STATUS_REFUSED if isinstance(answer, TenureError) else STATUSES[answer]
+            for answer in answers
+        )
         for place, answer in enumerate(answers):
             if isinstance(answer, TenureError):
-                ack.statuses.append(worker.REPORT_STATUS_REFUSED)
                 ack.errors.add(index=place, error=errors.status(answer))
-            else:
-                ack.statuses.append(STATUSES[answer])
         session.send(service.WorkResponse(report_ack=ack))
 
     async def _heartbeat(

@@ -12,21 +12,43 @@ from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
-from tenure_service.rpc.check import Check, payload_size
+from tenure_service.rpc.check import Check, input_size
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
 QUEUE_DEFAULT = "default"
 
 
-def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
-    """Reads a task to enqueue.
+class _Items:
+    """Reads the tasks of one call; what equal ones share is read once."""
 
-    Raises:
-        TenureError: FIELD_INVALID with every field that is wrong, PAYLOAD_TOO_LARGE.
-    """
-    check = Check(f"tasks[{place}].")
-    queue = check.text("queue", message.queue, limits.NAME_BYTES_MAX) or QUEUE_DEFAULT
+    def __init__(self) -> None:
+        self._shapes: dict[bytes, enqueue.Shape] = {}
+
+    def read(self, place: int, message: service.NewTask) -> enqueue.Item:
+        """Reads a task to enqueue; its input and key are gone from the message then.
+
+        Raises:
+            TenureError: FIELD_INVALID with every field that is wrong, PAYLOAD_TOO_LARGE,
+                SCOPE_MISSING.
+        """
+        data, key = message.input.data, message.key
+        message.input.ClearField("data")
+        message.ClearField("key")
+        written = message.SerializeToString()
+        shape = self._shapes.get(written)
+        if shape is None or key:
+            check = Check(f"tasks[{place}].")
+            shape = shape or _shape(check, message)
+            check.text("key", key, limits.KEY_BYTES_MAX)
+            check.done()
+            PRINCIPAL.get().check_queue(shape.queue)
+            self._shapes[written] = shape
+        input_size(shape.name, len(data))
+        return enqueue.Item(shape, data, key or None)
+
+
+def _shape(check: Check, message: service.NewTask) -> enqueue.Shape:
     has_delay = message.HasField("delay")
     delay_ms = (
         check.duration_ms("delay", message.delay, high=limits.ENQUEUE_DELAY_MAX) if has_delay else 0
@@ -36,21 +58,16 @@ def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
         key_ms = check.duration_ms(
             "key_duration", message.key_duration, high=limits.KEY_DURATION_MAX
         )
-    item = enqueue.Item(
-        name=check.text("name", message.name, limits.NAME_BYTES_MAX, required=True),
-        queue=queue,
-        input=message.input.data,
-        input_encoding=check.text(
-            "input.encoding", message.input.encoding, limits.ENCODING_BYTES_MAX
-        )
-        or None,
+    return enqueue.Shape(
+        queue=check.name("queue", message.queue) or QUEUE_DEFAULT,
+        name=check.name("name", message.name, required=True),
+        input_encoding=check.encoding("input.encoding", message.input.encoding) or None,
         input_schema=check.text("input.schema", message.input.schema, limits.SCHEMA_BYTES_MAX)
         or None,
         priority=check.number(
             "priority", message.priority, limits.PRIORITY_MIN, limits.PRIORITY_MAX
         ),
         delay_ms=delay_ms or None,
-        key=check.text("key", message.key, limits.KEY_BYTES_MAX) or None,
         key_ms=key_ms,
         lane_key=check.text("lane", message.lane, limits.LANE_BYTES_MAX),
         policy=policies.read(check, "policy", message.policy)
@@ -62,9 +79,6 @@ def enqueue_item(place: int, message: service.NewTask) -> enqueue.Item:
         traceparent=check.text("traceparent", message.traceparent, limits.TRACEPARENT_BYTES_MAX)
         or None,
     )
-    check.done()
-    payload_size(f"the input of a task {item.name!r}", len(item.input))
-    return item
 
 
 class TaskServicer(service_grpc.TaskServiceServicer):
@@ -86,12 +100,13 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         request_id = check.request_id("request_id", request.request_id)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
+        # Reading takes the call apart.
+        digest = _digest(request) if request_id else b""
+        reader = _Items()
         outcomes: list[enqueue.Item | TenureError] = []
         for place, message in enumerate(request.tasks):
             try:
-                item = enqueue_item(place, message)
-                PRINCIPAL.get().check_queue(item.queue)
-                outcomes.append(item)
+                outcomes.append(reader.read(place, message))
             except TenureError as exc:
                 outcomes.append(exc)
         items = [outcome for outcome in outcomes if isinstance(outcome, enqueue.Item)]
@@ -101,16 +116,21 @@ class TaskServicer(service_grpc.TaskServiceServicer):
                 namespace_id=namespace_id,
                 items=items,
                 request_id=request_id,
-                digest=_digest(request) if request_id else b"",
+                digest=digest,
             )
             answers = await self._hub.enqueue(call, sum(len(item.input) for item in items))
         stored = iter(answers)
-        return service.EnqueueTasksResponse(
-            results=[
-                _enqueued(outcome if isinstance(outcome, TenureError) else next(stored))
-                for outcome in outcomes
-            ]
-        )
+        response = service.EnqueueTasksResponse()
+        for outcome in outcomes:
+            answer = outcome if isinstance(outcome, TenureError) else next(stored)
+            result = response.results.add()
+            if isinstance(answer, TenureError):
+                result.error.CopyFrom(errors.status(answer))
+            else:
+                result.task.task_id = answer.task_id
+                if answer.existing:
+                    result.task.existing = True
+        return response
 
     @unary
     async def GetTask(
@@ -301,14 +321,6 @@ def _digest(request: service.EnqueueTasksRequest) -> bytes:
     return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
 
 
-def _enqueued(answer: enqueue.Answer) -> service.EnqueueTasksResult:
-    if isinstance(answer, TenureError):
-        return service.EnqueueTasksResult(error=errors.status(answer))
-    return service.EnqueueTasksResult(
-        task=service.EnqueuedTask(task_id=answer.task_id, existing=answer.existing)
-    )
-
-
 def _task_key(text: str) -> TaskKey:
     check = Check()
     key = check.task_key("task_id", text)
@@ -323,7 +335,7 @@ def _task_keys(check: Check, texts: Sequence[str]) -> tuple[dict[str, TaskKey], 
     keys: dict[str, TaskKey] = {}
     unknown: list[str] = []
     for place, text in enumerate(texts):
-        key = check.task_key(f"task_ids[{place}]", text)
+        key = check.item_key(f"task_ids[{place}]", text)
         if key is not None:
             keys[text] = key
         elif text:

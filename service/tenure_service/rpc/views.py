@@ -51,6 +51,7 @@ def task_message(view: TaskView) -> task.Task:
         worker=row.worker or "",
         key=row.key or "",
         cancel_requested=row.cancel_requested,
+        traceparent=row.traceparent or "",
     )
     if row.input is not None:
         message.input.CopyFrom(payload_message(row.input, row.input_encoding, row.input_schema))
@@ -147,6 +148,8 @@ def worker_message(row: rows.SessionRow) -> admin.Worker:
         seen_at=timestamp(row.seen_at),
         receiving=row.receiving,
         gone=row.gone,
+        key_id=row.key_id or "",
+        key_name=row.key_name or "",
     )
 
 

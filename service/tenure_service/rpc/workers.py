@@ -10,6 +10,7 @@ from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
 from tenure.v1 import worker_service_pb2_grpc as service_grpc
 from tenure_service.dispatch import assign
+from tenure_service.dispatch.lanes import LaneHint
 from tenure_service.engine import limits
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
 from tenure_service.engine.states import Outcome
@@ -83,6 +84,7 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
                 secret_hash=poll.POLLING_SECRET_HASH,
                 handlers=[{"name": name, "queue": queue} for queue, name in served],
                 slots={"total": request.task_count_max, "by_queue": {}},
+                key_id=PRINCIPAL.get().key_id,
             ),
             declared=said,
             served=served,
@@ -106,15 +108,14 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         response = service.LeaseTasksResponse()
         response.lease_duration.FromTimedelta(self._hub.durations.lease)
         held: list[Held] = []
-        messages: list[worker.Assignment] = []
+        messages: list[bytes] = []
         for grant, lane in grants:
-            some_held, some = assign.assignments(
-                grant, queue=lane.queue, name=lane.name, suspect=lane.suspect
-            )
+            some_held, some = assign.assignments(grant, LaneHint.of(lane))
             held += some_held
             messages += some
         count = assign.fitting(messages)
-        response.assignments.extend(messages[:count])
+        for message in messages[:count]:
+            response.assignments.add().MergeFromString(message)
         if held[count:]:
             # Their inputs are too large for one answer: back to their places, unspent.
             endings = [

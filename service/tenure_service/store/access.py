@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import arrays, rows, statements
@@ -34,6 +35,18 @@ class Deed:
     peer: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeedsWanted:
+    """Which deeds to list; None: any."""
+
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    refused_only: bool = False
+    changes_only: bool = False
+
+
 def create_key(conn: Conn, key: NewKey) -> rows.ApiKeyRow:
     """Makes a key."""
     parameters = {
@@ -54,9 +67,17 @@ def list_keys(conn: Conn, *, include_ended: bool) -> list[rows.ApiKeyRow]:
     return statements.many(conn, "api_key_list", rows.ApiKeyRow, parameters)
 
 
-def revoke_key(conn: Conn, key_id: str) -> None:
-    """Ends a key."""
-    statements.execute(conn, "api_key_revoke", {"key_id": key_id})
+def key_workers(conn: Conn) -> dict[str, int]:
+    """Counts the workers that take tasks with each key, by its id."""
+    found = statements.many(conn, "api_key_workers", rows.ApiKeyWorkers, {})
+    return {row.key_id: row.worker_count for row in found}
+
+
+def revoke_key(conn: Conn, key_id: str, namespace_id: int | None) -> rows.ApiKeyRow | None:
+    """Ends a key; None if there is none, or none of that namespace."""
+    parameters = {"key_id": key_id, "namespace_id": namespace_id}
+    found = statements.many(conn, "api_key_revoke", rows.ApiKeyRow, parameters)
+    return found[0] if found else None
 
 
 def note_used(conn: Conn, key_ids: Sequence[str]) -> None:
@@ -92,12 +113,24 @@ def add_deed(conn: Conn, deed: Deed) -> None:
 
 
 def list_deeds(
-    conn: Conn, namespace: str, *, include_general: bool, before: int, row_count_max: int
+    conn: Conn,
+    namespace: str,
+    wanted: DeedsWanted,
+    *,
+    include_general: bool,
+    before: int,
+    row_count_max: int,
 ) -> list[rows.AuditEventRow]:
     """Lists what operators did, newest first."""
     parameters = {
         "namespace": namespace,
         "include_general": include_general,
+        "actor": None if wanted.actor is None else clean(wanted.actor),
+        "action": None if wanted.action is None else clean(wanted.action),
+        "since": wanted.since,
+        "until": wanted.until,
+        "refused_only": wanted.refused_only,
+        "changes_only": wanted.changes_only,
         "before": before,
         "row_count_max": row_count_max,
     }

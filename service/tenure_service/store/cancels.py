@@ -27,12 +27,20 @@ def insert(
     statements.execute(conn, "cancel_request_insert", parameters)
 
 
-def requested(conn: Conn, keys: Sequence[TaskKey]) -> set[str]:
-    """Gives the ids of those tasks that are to be cancelled."""
+def shorten(
+    conn: Conn, keys: Sequence[TaskKey], *, grace_ms: int, now: datetime | None = None
+) -> None:
+    """Brings the end of the grace of standing requests forward; the caller has locked the leases."""
+    parameters = arrays.task_keys(keys) | {"grace_ms": grace_ms, "now": now}
+    statements.execute(conn, "cancel_request_shorten", parameters)
+
+
+def requested(conn: Conn, keys: Sequence[TaskKey]) -> dict[str, str]:
+    """Gives those of the tasks that are to be cancelled, by id, and why."""
     found = statements.many(
         conn, "cancel_request_list", rows.CancelRequested, arrays.task_keys(keys)
     )
-    return {row.task_id for row in found}
+    return {row.task_id: row.reason for row in found}
 
 
 def delete(conn: Conn, keys: Sequence[TaskKey]) -> None:

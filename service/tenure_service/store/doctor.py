@@ -139,6 +139,11 @@ def tables(conn: Conn, schema: str, *, now: datetime | None) -> list[rows.Doctor
     return statements.many(conn, "doctor_table_list", rows.DoctorTable, parameters)
 
 
+def parts(conn: Conn, schema: str) -> list[rows.DoctorPart]:
+    """Lists the indexes, constraints and triggers that there are."""
+    return statements.many(conn, "doctor_part_list", rows.DoctorPart, {"schema": schema})
+
+
 def holders(conn: Conn, held: timedelta, *, now: datetime | None) -> list[rows.DoctorHolder]:
     """Lists what has kept vacuum from its work for so long, the oldest first."""
     parameters = {"held": held, "now": now}

@@ -30,8 +30,7 @@ class Pick:
     rank_max: int = RANK_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """An output, and the hand-out it belongs to as this server made it."""
 
     lease_id: str

@@ -73,15 +73,15 @@ def read_policies(conn: Conn, policy_ids: Sequence[int]) -> dict[int, Policy]:
 
 def declare(
     conn: Conn, namespace_id: int, app_version: str, declared: Sequence[tuple[str, rows.Json]]
-) -> None:
-    """Notes what code declares of its tasks, as (name, partial policy)."""
+) -> bool:
+    """Notes what code declares of its tasks, as (name, partial policy); False: nothing was new."""
     parameters = {
         "namespace_id": namespace_id,
         "app_version": clean(app_version),
         "names": [clean(name) for name, _ in declared],
         "declareds": [jsonb_text(body) for _, body in declared],
     }
-    statements.execute(conn, "task_def_declare", parameters)
+    return statements.execute(conn, "task_def_declare", parameters) > 0
 
 
 def override(conn: Conn, namespace_id: int, name: str, body: rows.Json | None) -> None:

@@ -12,7 +12,10 @@ from tenure_service.store.jsonb import clean, jsonb, jsonb_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
-    """What a worker says of itself; `handlers` holds {name, queue} objects."""
+    """What a worker says of itself; `handlers` holds {name, queue} objects.
+
+    `key_id` is the key that it came with, if any was asked for.
+    """
 
     namespace_id: int
     worker: str
@@ -22,6 +25,7 @@ class NewSession:
     secret_hash: bytes
     handlers: Sequence[rows.Json]
     slots: rows.Json
+    key_id: str | None = None
 
     def parameters(self) -> dict[str, object]:
         """Gives the parameters that open and resume share."""
@@ -34,17 +38,18 @@ class NewSession:
             "secret_hash": self.secret_hash,
             "handlers": jsonb(list(self.handlers)),
             "slots": Jsonb(self.slots),
+            "key_id": self.key_id,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What a server says of a session that it has."""
+    """What a server says of a session that it has; no slots: they are as it said before."""
 
     session_id: str
     epoch: int
     receiving: bool
-    slots: rows.Json
+    slots: rows.Json | None
 
 
 def open_(conn: Conn, session: NewSession) -> rows.SessionOpened:
@@ -77,7 +82,9 @@ def touch(conn: Conn, presences: Sequence[Presence]) -> None:
         "session_ids": arrays.uuids(presence.session_id for presence in presences),
         "epochs": arrays.numbers(presence.epoch for presence in presences),
         "receivings": arrays.booleans(presence.receiving for presence in presences),
-        "slots": [jsonb_text(presence.slots) for presence in presences],
+        "slots": arrays.texts(
+            [None if said.slots is None else jsonb_text(said.slots) for said in presences]
+        ),
     }
     statements.execute(conn, "session_touch", parameters)
 

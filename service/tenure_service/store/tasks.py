@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import UUID_MAX, TaskKey
@@ -12,21 +13,27 @@ from tenure_service.store.jsonb import clean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
-    """A task to store; the texts are within their limits, `key` and `lane` resolved."""
+class Common:
+    """What tasks to store have in common; the texts are within their limits, `lane` resolved."""
 
     namespace_id: int
     lane_id: int
     policy_id: int
     priority: int
-    input: bytes
     input_encoding: str | None
     input_schema: str | None
-    key: str | None
     traceparent: str | None
     delay_ms: int | None
     start_ms: int | None = None
     total_ms: int | None = None
+
+
+class NewTask(NamedTuple):
+    """A task to store."""
+
+    common: Common
+    input: bytes
+    key: str | None
 
 
 def make_ids(conn: Conn, id_count: int) -> list[str]:
@@ -38,20 +45,21 @@ def insert(
     conn: Conn, ids: Sequence[str], tasks: Sequence[NewTask], *, now: datetime | None = None
 ) -> None:
     """Stores stand-alone tasks under their ids, ready or delayed."""
+    commons = [task.common for task in tasks]
     parameters = {
         "ids": arrays.uuids(ids),
-        "namespace_ids": arrays.numbers(task.namespace_id for task in tasks),
-        "lane_ids": arrays.numbers(task.lane_id for task in tasks),
-        "policy_ids": arrays.numbers(task.policy_id for task in tasks),
-        "priorities": arrays.numbers(task.priority for task in tasks),
+        "namespace_ids": arrays.numbers([common.namespace_id for common in commons]),
+        "lane_ids": arrays.numbers([common.lane_id for common in commons]),
+        "policy_ids": arrays.numbers([common.policy_id for common in commons]),
+        "priorities": arrays.numbers([common.priority for common in commons]),
         "inputs": arrays.BytesArray([task.input for task in tasks]),
-        "input_encodings": arrays.texts([task.input_encoding for task in tasks]),
-        "input_schemas": arrays.texts([task.input_schema for task in tasks]),
+        "input_encodings": arrays.texts([common.input_encoding for common in commons]),
+        "input_schemas": arrays.texts([common.input_schema for common in commons]),
         "keys": arrays.texts([clean(task.key) if task.key else None for task in tasks]),
-        "traceparents": arrays.texts([task.traceparent for task in tasks]),
-        "delays_ms": arrays.numbers_or_null([task.delay_ms for task in tasks]),
-        "starts_ms": arrays.numbers_or_null([task.start_ms for task in tasks]),
-        "totals_ms": arrays.numbers_or_null([task.total_ms for task in tasks]),
+        "traceparents": arrays.texts([common.traceparent for common in commons]),
+        "delays_ms": arrays.numbers_or_null([common.delay_ms for common in commons]),
+        "starts_ms": arrays.numbers_or_null([common.start_ms for common in commons]),
+        "totals_ms": arrays.numbers_or_null([common.total_ms for common in commons]),
         "now": now,
     }
     statements.execute(conn, "task_insert", parameters)

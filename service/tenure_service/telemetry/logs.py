@@ -8,9 +8,12 @@ Secrets that got into a text, whoever wrote it, do not leave: keys, passwords of
 
 import contextvars
 import logging
+import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
@@ -30,6 +33,8 @@ _SECRETS: Final = (
 #: Fields that a line is made of, before those that stand beside it.
 _PLACES: Final = ("timestamp", "level", "logger", "event", "exception", "stack")
 _LEFT: Final = frozenset({"asctime", "message"})
+#: Often enough to see that it goes on, and not so often that it hides what else happens.
+CALM_SECONDS: Final = 10.0
 _PLAIN: Final = re.compile(r"[^\s\"'=]+")
 
 
@@ -38,6 +43,45 @@ class Form(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class Calm(logging.Filter):
+    """Lets one line of a kind pass each few seconds, with the number of those that it stands for.
+
+    For libraries that say the same at every try: while PostgreSQL is away the pool's threads write
+    dozens of lines a second, which hide what else is said. A kind is a logger's text before its
+    arguments are put in.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        pause_seconds: float = CALM_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name)
+        self._pause = pause_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: By kind: when one was let pass last, and how many were not since.
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Says whether a line passes; those of other loggers do."""
+        if not super().filter(record):
+            return True
+        kind, now = str(record.msg), self._clock()
+        with self._lock:
+            passed_at, held_count = self._passed.get(kind, (-math.inf, 0))
+            if now - passed_at < self._pause:
+                self._passed[kind] = passed_at, held_count + 1
+                return False
+            self._passed[kind] = now, 0
+        if held_count:
+            more = f"{held_count} more like it in the last {now - passed_at:.0f} s"
+            record.msg, record.args = f"{record.getMessage()} ({more})", None
+        return True
 
 
 class Call:
@@ -108,6 +152,7 @@ def configure(
         name = " %(name)s:" if logger_names else ""
         made = logging.Formatter(f"%(asctime)s %(levelname)s{name} %(message)s", time_format)
     handler.setFormatter(made)
+    handler.addFilter(Calm("psycopg.pool"))
     root.addHandler(handler)
     root.setLevel(level)
 

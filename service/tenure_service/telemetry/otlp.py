@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tenure_service.telemetry.instruments import Buckets, Histogram, Kind, Reading, Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from opentelemetry.sdk.metrics.export import Metric, MetricExporter, MetricsData
 
@@ -69,20 +69,34 @@ def from_environment(
     registry: Registry, environment: Mapping[str, str] = os.environ
 ) -> Push | None:
     """Gives who pushes, if an endpoint is set and the exporter is installed."""
-    endpoint = next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
-    if endpoint is None:
-        return None
-    if not _installed():
-        _log.warning(
-            "metrics are not pushed to %s: %s is not installed (pip install %s)",
-            endpoint,
-            _PACKAGE,
-            _PACKAGE,
-        )
+    named = endpoint(_ENDPOINTS, environment)
+    if named is None or not installed(_EXPORTER, "metrics", named):
         return None
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
     return Push(OTLPMetricExporter(), registry)
+
+
+def endpoint(variables: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Gives the collector that the first of some variables that is set names."""
+    return next((environment[name] for name in variables if environment.get(name)), None)
+
+
+def installed(exporter: str, what: str, named: str) -> bool:
+    """Says whether an exporter is there, and warns where it is asked for and is not."""
+    try:
+        there = importlib.util.find_spec(exporter) is not None
+    except ModuleNotFoundError:
+        there = False
+    if not there:
+        _log.warning(
+            "%s are not pushed to %s: %s is not installed (pip install %s)",
+            what,
+            named,
+            _PACKAGE,
+            _PACKAGE,
+        )
+    return there
 
 
 def interval_seconds(environment: Mapping[str, str] = os.environ) -> float:
@@ -91,13 +105,6 @@ def interval_seconds(environment: Mapping[str, str] = os.environ) -> float:
         return max(float(environment.get(_INTERVAL) or _INTERVAL_MS) / 1000, 1.0)
     except ValueError:
         return _INTERVAL_MS / 1000
-
-
-def _installed() -> bool:
-    try:
-        return importlib.util.find_spec(_EXPORTER) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _metric(reading: Reading, since: int, now: int) -> Metric:

@@ -13,10 +13,10 @@ from tenure_service.engine.access import ANYBODY, Principal, Scope
 from tenure_service.engine.errors import Reason, TenureError, unauthenticated
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import access, rows
-from tenure_service.store.access import Deed
+from tenure_service.store.access import Deed, DeedsWanted
 from tenure_service.store.database import Conn, Database
 
-__all__ = ["Deed", "Keys"]
+__all__ = ["Deed", "DeedsWanted", "Keys"]
 
 #: Seconds that keys are believed: a revoked one is refused by then.
 _KEYS_SECONDS: Final = 5.0
@@ -153,23 +153,19 @@ class Keys:
         )
         return [row for row in found if _sees(viewer, row)]
 
+    def worker_counts(self) -> dict[str, int]:
+        """Counts the workers that take tasks with each key, by its id."""
+        return self._database.read(access.key_workers)
+
     def revoke(self, revoker: Principal, key_id: str) -> rows.ApiKeyRow:
         """Ends a key.
 
         Raises:
             TenureError: NOT_REGISTERED.
         """
-
-        def work(conn: Conn) -> rows.ApiKeyRow | None:
-            before = {row.key_id: row for row in access.list_keys(conn, include_ended=True)}
-            row = before.get(key_id)
-            if row is None or not _sees(revoker, row):
-                return None
-            access.revoke_key(conn, key_id)
-            after = {row.key_id: row for row in access.list_keys(conn, include_ended=True)}
-            return after[key_id]
-
-        row = self._database.transact(work)
+        row = self._database.transact(
+            lambda conn: access.revoke_key(conn, key_id, revoker.namespace_id)
+        )
         if row is None:
             raise TenureError(
                 Reason.NOT_REGISTERED,
@@ -197,13 +193,20 @@ class Keys:
         self._database.transact(lambda conn: access.add_deed(conn, deed))
 
     def deeds(
-        self, namespace: str, *, include_general: bool, before: int, row_count_max: int
+        self,
+        namespace: str,
+        wanted: DeedsWanted,
+        *,
+        include_general: bool,
+        before: int,
+        row_count_max: int,
     ) -> list[rows.AuditEventRow]:
         """Lists what operators did, newest first."""
         return self._database.read(
             lambda conn: access.list_deeds(
                 conn,
                 namespace,
+                wanted,
                 include_general=include_general,
                 before=before,
                 row_count_max=row_count_max,

@@ -29,7 +29,10 @@ def cancel(
     grace_ms: int,
     now: datetime | None = None,
 ) -> dict[str, TaskState]:
-    """Asks for the end of tasks; gives their states after it, without those that do not exist."""
+    """Asks for the end of tasks; gives their states after it, without those that do not exist.
+
+    A second request for a task that runs can shorten its grace; the first one's reason stays.
+    """
 
     def work(conn: Conn) -> tuple[dict[str, TaskState], int]:
         existing = tasks.read(conn, namespace_id, keys, include_payloads=False)
@@ -42,6 +45,9 @@ def cancel(
             states |= dict.fromkeys(taken, TaskState.CANCELLED)
             ended = _already_over(conn, namespace_id, live)
             cancels.delete(conn, [key for key in live if key.task_id in ended])
+            held = [key for key in live if key.task_id not in ended]
+            # Of those whose leases are locked now: an earlier request may give them longer.
+            cancels.shorten(conn, held, grace_ms=grace_ms, now=now)
             states |= ended
         return states, len(taken)
 
@@ -61,6 +67,7 @@ def _take_waiting(
         locked = leases.lock(conn, sorted({row.lease_id for row in found}))
         taken = cancels.take_waiting(conn, list(left.values()))
         if taken:
+            reasons = cancels.requested(conn, [left[row.task_id] for row in taken])
             deliveries.insert(
                 conn,
                 [
@@ -71,6 +78,7 @@ def _take_waiting(
                         attempt=row.attempt - 1,
                         outcome=Outcome.CANCELLED,
                         final=True,
+                        failure=end.why_cancelled(reasons.get(row.task_id, "")),
                     )
                     for row in taken
                 ],

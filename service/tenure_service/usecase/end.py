@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from tenure_service.engine import limits, retry
 from tenure_service.engine.policy import Policy, TimeoutKind
@@ -27,6 +28,8 @@ from tenure_service.store import cancels, deliveries, leases, rows
 from tenure_service.store.database import Conn
 from tenure_service.usecase.catalogue import Catalogue
 
+#: Type of the failure that says why a task was cancelled, or that its handler gave up unasked.
+CANCELLED_TYPE: Final = "Cancelled"
 #: Outcomes that a reported one may have been recorded as: a request to cancel turns what would be
 #: put back into CANCELLED, and an unasked for CANCELLED is a failure.
 _RECORDED_AS = {
@@ -213,7 +216,7 @@ def _is_of(ending: Ending, lease: rows.LeaseRow) -> bool:
 def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan]:
     """Decides for each hand-out what is written, reading what the decisions need in bulk."""
     unsure = [one for one in held if one.ending.outcome is not Outcome.DONE]
-    cancelled: set[str] = set()
+    cancelled: dict[str, str] = {}
     policies: dict[str, Policy] = {}
     if unsure:
         task_keys = [one.ending.key for one in unsure]
@@ -226,7 +229,7 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
             conn,
             catalogue,
             one,
-            cancelled=one.ending.key.task_id in cancelled,
+            cancel_reason=cancelled.get(one.ending.key.task_id),
             policy=policies.get(one.ending.key.task_id),
         )
         for one in held
@@ -234,13 +237,18 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
 
 
 def _decide(
-    conn: Conn, catalogue: Catalogue, held: _Held, *, cancelled: bool, policy: Policy | None
+    conn: Conn,
+    catalogue: Catalogue,
+    held: _Held,
+    *,
+    cancel_reason: str | None,
+    policy: Policy | None,
 ) -> _Plan:
     ending = held.ending
     if ending.outcome is Outcome.DONE:
         return _final(held, Outcome.DONE)
-    if cancelled:
-        return _final(held, Outcome.CANCELLED)
+    if cancel_reason is not None:
+        return _final(held, Outcome.CANCELLED, why_cancelled(cancel_reason))
     if policy is None:
         raise AssertionError(f"task {ending.key.task_id} has a lease but no row")
     if ending.outcome is Outcome.RELEASED:
@@ -269,7 +277,7 @@ def _lost(conn: Conn, catalogue: Catalogue, held: _Held, policy: Policy) -> _Pla
 
 
 def _failed(held: _Held, policy: Policy) -> _Plan:
-    failure = held.ending.failure or {"type": "Cancelled", "message": "the handler gave up"}
+    failure = held.ending.failure or {"type": CANCELLED_TYPE, "message": "the handler gave up"}
     verdict = retry.after_failure(
         policy,
         attempt=held.attempt,
@@ -313,13 +321,20 @@ def _dead(held: _Held, outcome: Outcome, verdict: retry.Dead) -> _Plan:
     return _Plan(held, _delivery(held, outcome, final=True), None, death)
 
 
-def _final(held: _Held, outcome: Outcome) -> _Plan:
-    return _Plan(held, _delivery(held, outcome, final=True), None, None)
+def why_cancelled(reason: str) -> rows.Json | None:
+    """Gives the failure of a cancelled task, in which the reason outlives the request."""
+    return {"type": CANCELLED_TYPE, "message": reason} if reason else None
 
 
-def _delivery(held: _Held, outcome: Outcome, *, final: bool) -> deliveries.NewDelivery:
+def _final(held: _Held, outcome: Outcome, failure: rows.Json | None = None) -> _Plan:
+    return _Plan(held, _delivery(held, outcome, final=True, failure=failure), None, None)
+
+
+def _delivery(
+    held: _Held, outcome: Outcome, *, final: bool, failure: rows.Json | None = None
+) -> deliveries.NewDelivery:
     ending = held.ending
-    failure = ending.failure
+    failure = ending.failure or failure
     if outcome is Outcome.LOST:
         failure = {"type": "LeaseLost", "message": "the worker was lost before it reported"}
     output, encoding, schema = _left(held, outcome)
@@ -332,12 +347,22 @@ def _delivery(held: _Held, outcome: Outcome, *, final: bool) -> deliveries.NewDe
         attempt=held.attempt,
         outcome=outcome,
         final=final,
-        run_ms=ending.run_ms,
+        run_ms=_run_ms(held),
         output=output,
         output_encoding=encoding,
         output_schema=schema,
         failure=failure,
     )
+
+
+def _run_ms(held: _Held) -> float | None:
+    """Gives how long the handler ran: as its worker says, or else since the start that it told."""
+    ending, lease = held.ending, held.lease
+    started = lease.started_task_ids or []
+    if ending.run_ms is not None or ending.key.task_id not in started:
+        return ending.run_ms
+    started_at = (lease.started_at or [])[started.index(ending.key.task_id)]
+    return max((lease.read_at - started_at).total_seconds() * 1000, 0.0)
 
 
 def _left(held: _Held, outcome: Outcome) -> tuple[bytes | None, str | None, str | None]:
@@ -408,7 +433,7 @@ def _count(winners: Sequence[_Plan], tally: Tally) -> None:
     for plan in winners:
         outcome = Outcome(plan.delivery.outcome)
         tally.outcomes[outcome] += 1
-        tally.ran(outcome, (plan.delivery.run_ms,))
+        tally.ran(outcome, (plan.held.ending.run_ms,))
         if outcome is Outcome.TIMED_OUT and plan.held.ending.timeout is not None:
             tally.timeouts[plan.held.ending.timeout] += 1
         if plan.death is not None:

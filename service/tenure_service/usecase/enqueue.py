@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from tenure_service.engine.errors import Reason, TenureError
 from tenure_service.engine.policy import PartialPolicy, Policy, TimeoutKind, resolve
@@ -22,22 +23,28 @@ _KIND = "ENQUEUE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A task to enqueue, with everything within its limits."""
+class Shape:
+    """What the tasks of a call usually share: all but input and key, within the limits."""
 
     name: str
     queue: str
-    input: bytes
     input_encoding: str | None = None
     input_schema: str | None = None
     priority: int = 0
     delay_ms: int | None = None
-    key: str | None = None
     key_ms: int = 0
     lane_key: str = ""
     policy: PartialPolicy | None = None
     declared: PartialPolicy | None = None
     traceparent: str | None = None
+
+
+class Item(NamedTuple):
+    """A task to enqueue, with everything within its limits."""
+
+    shape: Shape
+    input: bytes
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +57,7 @@ class Call:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """A stored task, and the lane it waits in; `lane_id` is None if nobody has to be woken."""
 
     task_id: str
@@ -99,48 +105,54 @@ def enqueue(
 
 def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
     """Resolves lanes and policies, each set in one look-up."""
-    items = [
-        (number, place, call.namespace_id, item)
+    # By identity: a shape is compared more slowly than it is read.
+    shapes = {
+        (call.namespace_id, id(item.shape)): item.shape for call in calls for item in call.items
+    }
+    lanes = {
+        named: Lane(named[0], shape.queue, shape.name, shape.lane_key)
+        for named, shape in shapes.items()
+    }
+    policies = {
+        named: _policy(shape, catalogue.sources(named[0], shape.name))
+        for named, shape in shapes.items()
+    }
+    lane_ids = catalogue.lane_ids(lanes.values())
+    policy_ids = catalogue.policy_ids(policies.values())
+    common = {
+        named: tasks.Common(
+            namespace_id=named[0],
+            lane_id=lane_ids[lanes[named]],
+            policy_id=policy_ids[policies[named]],
+            priority=shape.priority,
+            input_encoding=shape.input_encoding,
+            input_schema=shape.input_schema,
+            traceparent=shape.traceparent,
+            delay_ms=shape.delay_ms,
+            start_ms=policies[named].limit_ms(TimeoutKind.SCHEDULE_TO_START),
+            total_ms=policies[named].limit_ms(TimeoutKind.TOTAL),
+        )
+        for named, shape in shapes.items()
+    }
+    return [
+        _Pending(
+            number,
+            place,
+            item,
+            tasks.NewTask(common[call.namespace_id, id(item.shape)], item.input, item.key),
+        )
         for number, call in enumerate(calls)
         for place, item in enumerate(call.items)
     ]
-    lanes = [Lane(ns, item.queue, item.name, item.lane_key) for _, _, ns, item in items]
-    lane_ids = catalogue.lane_ids(lanes)
-    policies = [_policy(item, catalogue.sources(ns, item.name)) for _, _, ns, item in items]
-    policy_ids = catalogue.policy_ids(policies)
-    return [
-        _Pending(
-            call=number,
-            place=place,
-            item=item,
-            task=tasks.NewTask(
-                namespace_id=namespace_id,
-                lane_id=lane_ids[lane],
-                policy_id=policy_ids[policy],
-                priority=item.priority,
-                input=item.input,
-                input_encoding=item.input_encoding,
-                input_schema=item.input_schema,
-                key=item.key,
-                traceparent=item.traceparent,
-                delay_ms=item.delay_ms,
-                start_ms=policy.limit_ms(TimeoutKind.SCHEDULE_TO_START),
-                total_ms=policy.limit_ms(TimeoutKind.TOTAL),
-            ),
-        )
-        for (number, place, namespace_id, item), lane, policy in zip(
-            items, lanes, policies, strict=True
-        )
-    ]
 
 
-def _policy(item: Item, sources: Sources) -> Policy:
+def _policy(shape: Shape, sources: Sources) -> Policy:
     """Puts together what is said of a task: call, operator, code, server, in this order.
 
     The caller's declaration is the code's; a caller without one (another language, a command
     line) gets what the newest worker registered.
     """
-    return resolve(item.policy, sources.override, item.declared or sources.declared)
+    return resolve(shape.policy, sources.override, shape.declared or sources.declared)
 
 
 def _store(
@@ -171,9 +183,9 @@ def _store(
             stored.append(pending)
             answer = Enqueued(
                 task_id=pending.task_id,
-                lane_id=pending.task.lane_id,
-                priority=pending.item.priority,
-                delay_ms=pending.item.delay_ms,
+                lane_id=pending.task.common.lane_id,
+                priority=pending.task.common.priority,
+                delay_ms=pending.task.common.delay_ms,
             )
         slots[pending.call][pending.place] = answer
     if stored:
@@ -298,14 +310,14 @@ def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> 
 def _new_key(pending: _Pending) -> keys.NewKey:
     item = pending.item
     hashed = hashlib.sha256(item.input)
-    hashed.update(b"\x00" + (item.input_encoding or "json").encode())
+    hashed.update(b"\x00" + (item.shape.input_encoding or "json").encode())
     return keys.NewKey(
-        namespace_id=pending.task.namespace_id,
+        namespace_id=pending.task.common.namespace_id,
         key=item.key or "",
         task_id=pending.task_id,
-        name=item.name,
+        name=item.shape.name,
         input_hash=hashed.digest(),
-        key_ms=item.key_ms,
+        key_ms=item.shape.key_ms,
     )
 
 

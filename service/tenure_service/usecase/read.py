@@ -12,6 +12,7 @@ from tenure_service.engine.tokens import TaskKey, task_id_text
 from tenure_service.store import rows, tasks
 from tenure_service.store.database import Conn, Database
 from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.usecase.end import CANCELLED_TYPE
 
 # Other queues that one sentence names.
 _ELSEWHERE_COUNT: Final = 3
@@ -173,9 +174,19 @@ def _reasons(view: TaskView, around: rows.ExplainRow, may_name: Callable[[str], 
         reasons += _ready_reasons(row, around, may_name)
     else:
         reasons.append(f"It is over: {state}, since {row.ended_at:%Y-%m-%d %H:%M:%S %Z}.")
-    if row.cancel_requested:
-        reasons.append("Its cancellation was requested.")
-    if row.failure is not None:
+    if row.cancel_deadline_at is not None:
+        why = f" ({row.cancel_reason})" if row.cancel_reason else ""
+        reasons.append(
+            f"Its cancellation was requested{why}: it ends by "
+            f"{row.cancel_deadline_at:%Y-%m-%d %H:%M:%S %Z}, also without its worker."
+        )
+    if (
+        state is TaskState.CANCELLED
+        and row.failure is not None
+        and row.failure.get("type") == CANCELLED_TYPE
+    ):
+        reasons.append(f"Why it was cancelled: {row.failure.get('message')}")
+    elif row.failure is not None:
         reasons.append(f"Last failure: {row.failure.get('type')}: {row.failure.get('message')}")
     if row.lost_count:
         reasons.append(f"It was lost with its worker {row.lost_count} time(s).")

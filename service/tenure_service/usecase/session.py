@@ -32,6 +32,8 @@ class Opened:
     session_id: str
     epoch: int
     resumed: bool
+    #: Whether its code declared what did not stand so far.
+    declared_news: bool
 
 
 def new_secret() -> str:
@@ -57,14 +59,20 @@ def open_session(
     """
 
     def work(conn: Conn) -> Opened:
-        if declared:
-            registry.declare(conn, session.namespace_id, session.app_version, declared)
+        declared_news = bool(declared) and registry.declare(
+            conn, session.namespace_id, session.app_version, declared
+        )
+        row = None
         if resume_session_id is not None:
             row = sessions.resume(conn, resume_session_id, session)
-            if row is not None:
-                return Opened(session_id=row.session_id, epoch=row.epoch, resumed=True)
-        row = sessions.open_(conn, session)
-        return Opened(session_id=row.session_id, epoch=row.epoch, resumed=False)
+        resumed = row is not None
+        row = row or sessions.open_(conn, session)
+        return Opened(
+            session_id=row.session_id,
+            epoch=row.epoch,
+            resumed=resumed,
+            declared_news=declared_news,
+        )
 
     return database.transact(work)
 

@@ -9,26 +9,17 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 
+from tenure_service.certificates import Files, Watched
+
 _log = logging.getLogger(__name__)
 
 #: Answers that are under way when a server stops get this long.
 _STOP_SECONDS: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Certificate and key, and who signs those of clients (none: anybody may connect)."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -58,7 +49,7 @@ class Listener:
             OSError: the address is in use, or none of this machine; a TLS file cannot be read, or
                 is not what it should be.
         """
-        context = None if self._files is None else _Certificate(self._files).context
+        context = None if self._files is None else _context(self._files)
         bound = await asyncio.to_thread(self._bind)
         self.port = bound.getsockname()[1]
         config = uvicorn.Config(
@@ -110,39 +101,13 @@ class Listener:
         return made
 
 
-class _Certificate:
-    """Reads the files again when they change: a renewed certificate needs no restart."""
+def _context(files: Files) -> ssl.SSLContext:
+    """Gives a context that at each handshake is replaced by one of the files as they are then."""
+    watched = Watched(files, Files.context, "HTTP")
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._stamp = self._look()
-        self._fresh = self.context = self._read()
-        self.context.sni_callback = self._greet
+    def greet(connection: ssl.SSLObject, _name: object, _context: object) -> None:
+        watched.changed()
+        connection.context = watched.latest
 
-    def _read(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self._files.certificate, self._files.key)
-            if self._files.client_ca is not None:
-                context.load_verify_locations(self._files.client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except ssl.SSLError as exc:
-            raise OSError(f"the TLS files are not what they should be: {exc.reason}") from exc
-        return context
-
-    def _look(self) -> list[tuple[int, int]]:
-        files = self._files
-        paths = (files.certificate, files.key, files.client_ca)
-        found = [path.stat() for path in paths if path is not None]
-        return [(one.st_mtime_ns, one.st_ino) for one in found]
-
-    def _greet(self, connection: ssl.SSLObject, _name: object, _context: object) -> None:
-        """Is asked at each handshake."""
-        try:
-            stamp = self._look()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._fresh = self._read()
-        except OSError as exc:
-            _log.error("the changed TLS files are not used for HTTP: %s", exc)
-        connection.context = self._fresh
+    watched.latest.sni_callback = greet
+    return watched.latest

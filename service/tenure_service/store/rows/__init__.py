@@ -4,12 +4,18 @@ Ids are lower case UUID text: that is what travels, and turning it into UUID obj
 more than reading it. Rows of the hot path are tuples with names, for the same reason.
 """
 
-from tenure_service.store.rows.access import ApiKeyRow, AuditEventRow, TaskQueueRow
+from tenure_service.store.rows.access import (
+    ApiKeyRow,
+    ApiKeyWorkers,
+    AuditEventRow,
+    TaskQueueRow,
+)
 from tenure_service.store.rows.doctor import (
     DoctorDatabase,
     DoctorDead,
     DoctorDeaf,
     DoctorHolder,
+    DoctorPart,
     DoctorRight,
     DoctorRunning,
     DoctorSetting,
@@ -85,6 +91,7 @@ from tenure_service.store.rows.restoring import (
 
 __all__ = [
     "ApiKeyRow",
+    "ApiKeyWorkers",
     "AuditEventRow",
     "Breach",
     "CancelNotice",
@@ -103,6 +110,7 @@ __all__ = [
     "DoctorDead",
     "DoctorDeaf",
     "DoctorHolder",
+    "DoctorPart",
     "DoctorRight",
     "DoctorRunning",
     "DoctorSetting",

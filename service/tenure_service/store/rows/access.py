@@ -23,6 +23,14 @@ class ApiKeyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyWorkers:
+    """How many workers take tasks with a key."""
+
+    key_id: str
+    worker_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueRow:
     """On which queue a task is."""
 

@@ -62,6 +62,16 @@ class DoctorTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorPart:
+    """An index, constraint or trigger, and whether it is in force."""
+
+    kind: str
+    table_name: str
+    name: str
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorHolder:
     """What keeps vacuum from its work, and for how long."""
 

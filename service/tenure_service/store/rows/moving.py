@@ -150,9 +150,10 @@ class TaskPolicyId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested:
-    """A task that is to be cancelled."""
+    """A task that is to be cancelled, and why."""
 
     task_id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,10 @@ class TaskRow:
     ended_at: datetime | None
     worker: str | None
     key: str | None
+    traceparent: str | None
     cancel_requested: bool
+    cancel_reason: str | None
+    cancel_deadline_at: datetime | None
     failure: Json | None
     input: bytes | None
     input_encoding: str | None

@@ -20,6 +20,8 @@ class SessionRow:
 
     session_id: str
     worker: str
+    key_id: str | None
+    key_name: str | None
     sdk: str
     sdk_version: str
     app_version: str

@@ -57,12 +57,52 @@ where
     or (k.revoked_at is null and (k.expires_at is null or k.expires_at > now()))
 order by k.api_key_id;
 
--- name: api_key_revoke :exec
--- Ends a key; one that has ended stays as it was.
+-- name: api_key_workers :many ApiKeyWorkers
+-- Counts the workers that take tasks with each key. Few sessions are open at a time.
+-- Invariants: none. Locks: none. Index: sessions_open_idx.
+select
+    s.api_key_id::text as key_id,
+    count(*)::integer as worker_count
+from sessions as s
+where
+    s.closed_at is null
+    and s.receiving
+    and s.seen_at > now() - interval '15 seconds'
+    and s.api_key_id is not null
+group by s.api_key_id;
+
+-- name: api_key_revoke :many ApiKeyRow
+-- Ends a key, and gives it; one that has ended stays as it was. No row: there is none, or it is not
+-- of the namespace that the caller is bound to.
 -- Invariants: none. Locks: the key. Index: api_keys_pkey.
-update api_keys
-set revoked_at = now()
-where api_key_id = %(key_id)s::uuid and revoked_at is null;
+with revoked as (
+    update api_keys
+    set revoked_at = coalesce(revoked_at, now())
+    where
+        api_key_id = %(key_id)s::uuid
+        and (
+            %(namespace_id)s::integer is null
+            or namespace_id = %(namespace_id)s::integer
+        )
+    returning
+        api_key_id, namespace_id, name, hash, scopes, queue_globs, created_at, expires_at,
+        revoked_at, used_at
+)
+select
+    k.api_key_id::text as key_id,
+    k.namespace_id,
+    n.name as namespace,
+    k.name,
+    k.hash,
+    k.scopes,
+    k.queue_globs,
+    k.created_at,
+    k.expires_at,
+    k.revoked_at,
+    k.used_at,
+    true as ended
+from revoked as k
+left join namespaces as n on n.namespace_id = k.namespace_id;
 
 -- name: api_key_used :exec
 -- Notes that keys were used, at most once a minute each.
@@ -104,7 +144,8 @@ values (
 );
 
 -- name: audit_event_list :many AuditEventRow
--- Lists what operators did before an event, newest first: in one namespace, or also in none.
+-- Lists what operators did before an event, newest first: in one namespace, or also in none. An
+-- actor is named in full, or a key (`key:NAME:ID`) by its name or its id.
 -- Invariants: none. Locks: none. Index: audit_events_pkey, backwards.
 select
     e.audit_event_id,
@@ -122,5 +163,18 @@ where
         e.namespace = %(namespace)s::text
         or (%(include_general)s::boolean and e.namespace is null)
     )
+    and (
+        %(actor)s::text is null
+        or e.actor = %(actor)s::text
+        or (
+            e.actor like 'key:%%'
+            and %(actor)s::text in (substr(e.actor, 5, length(e.actor) - 41), right(e.actor, 36))
+        )
+    )
+    and (%(action)s::text is null or e.action = %(action)s::text)
+    and (%(since)s::timestamptz is null or e.at >= %(since)s::timestamptz)
+    and (%(until)s::timestamptz is null or e.at < %(until)s::timestamptz)
+    and not (%(refused_only)s::boolean and e.outcome = 'OK')
+    and not (%(changes_only)s::boolean and e.action ~ '^(Get|List)')
 order by e.audit_event_id desc
 limit %(row_count_max)s::integer;

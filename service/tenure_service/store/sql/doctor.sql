@@ -133,6 +133,42 @@ left join pg_stat_all_tables as s on s.relid = c.oid
 where n.nspname = %(schema)s::text
 order by c.relname;
 
+-- name: doctor_part_list :many DoctorPart
+-- Lists the indexes, constraints and triggers of the schema, and whether each is in force.
+-- Invariants: none. Locks: none. Index: catalogue.
+select
+    'index' as kind,
+    c.relname::text as table_name,
+    x.relname::text as name,
+    i.indisvalid and i.indisready as sound
+from pg_namespace as n
+inner join pg_class as c on c.relnamespace = n.oid
+inner join pg_index as i on i.indrelid = c.oid
+inner join pg_class as x on x.oid = i.indexrelid
+where n.nspname = %(schema)s::text
+union all
+select
+    'constraint',
+    c.relname::text,
+    k.conname::text,
+    k.convalidated and k.conenforced
+    and coalesce((select i.indisvalid from pg_index as i where i.indexrelid = k.conindid), true)
+from pg_namespace as n
+inner join pg_class as c on c.relnamespace = n.oid
+inner join pg_constraint as k on k.conrelid = c.oid
+where n.nspname = %(schema)s::text
+union all
+select
+    'trigger',
+    c.relname::text,
+    g.tgname::text,
+    g.tgenabled in ('O', 'A')
+from pg_namespace as n
+inner join pg_class as c on c.relnamespace = n.oid
+inner join pg_trigger as g on g.tgrelid = c.oid and not g.tgisinternal
+where n.nspname = %(schema)s::text
+order by kind, table_name, name;
+
 -- name: doctor_holder_list :many DoctorHolder
 -- Lists what keeps vacuum from removing dead rows, or the log from being recycled, for long: open
 -- and prepared transactions of this database, and replication slots that nobody reads.

@@ -102,8 +102,9 @@ from task_policies as p
 where p.policy_id = any(%(policy_ids)s::integer []);
 
 -- name: task_def_declare :exec
--- Notes what a worker's code declares of its tasks, where it differs from what stands.
--- Invariants: none. Locks: the rows, in order. Index: task_defs_pkey.
+-- Notes what a worker's code declares of its tasks, where it differs from what stands. A conflict
+-- locks its row even if nothing is to change: a thousand equal workers would stand in line.
+-- Invariants: none. Locks: the rows that differ, in order. Index: task_defs_pkey.
 insert into task_defs as f (namespace_id, name, declared, app_version)
 select
     %(namespace_id)s::integer,
@@ -111,15 +112,16 @@ select
     i.declared,
     %(app_version)s::text
 from unnest(%(names)s::text [], %(declareds)s::jsonb []) as i (name, declared)
+left join task_defs as t on t.namespace_id = %(namespace_id)s::integer and t.name = i.name
+where
+    t.declared is distinct from i.declared
+    or t.app_version is distinct from %(app_version)s::text
 order by i.name
 on conflict (namespace_id, name) do update
     set
         declared = excluded.declared,
         app_version = excluded.app_version,
-        updated_at = now()
-    where
-        f.declared is distinct from excluded.declared
-        or f.app_version is distinct from excluded.app_version;
+        updated_at = now();
 
 -- name: task_def_override :exec
 -- Stores or clears an operator's override.

@@ -13,10 +13,10 @@ with known as (
             sdk_version = excluded.sdk_version,
             app_version = excluded.app_version
 )
-insert into sessions (namespace_id, worker, secret_hash, handlers, slots)
+insert into sessions (namespace_id, worker, secret_hash, handlers, slots, api_key_id)
 values (
     %(namespace_id)s::integer, %(worker)s::text, %(secret_hash)s::bytea, %(handlers)s::jsonb,
-    %(slots)s::jsonb
+    %(slots)s::jsonb, %(key_id)s::uuid
 )
 returning session_id::text, epoch;
 
@@ -29,6 +29,7 @@ set
     epoch = epoch + 1,
     handlers = %(handlers)s::jsonb,
     slots = %(slots)s::jsonb,
+    api_key_id = %(key_id)s::uuid,
     receiving = true,
     seen_at = now()
 where
@@ -66,7 +67,7 @@ update sessions as s
 set
     seen_at = now(),
     receiving = i.receiving,
-    slots = i.slots
+    slots = coalesce(i.slots, s.slots)
 from unnest(
     %(session_ids)s::uuid [], %(epochs)s::integer [], %(receivings)s::boolean [],
     %(slots)s::jsonb []
@@ -99,10 +100,12 @@ where
 -- Lists the open sessions of a namespace. A session that was not heard from for 15 seconds is not
 -- receiving, whatever its server said last; after a minute it is gone, unless it renews leases,
 -- which is all that a worker says that polls and is busy.
--- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx.
+-- Invariants: none. Locks: none. Index: sessions_open_idx, leases_session_idx, api_keys_pkey.
 select
     s.session_id::text,
     s.worker,
+    k.api_key_id::text as key_id,
+    k.name as key_name,
     w.sdk,
     w.sdk_version,
     w.app_version,
@@ -121,6 +124,7 @@ select
     ) as gone
 from sessions as s
 inner join workers as w on w.namespace_id = s.namespace_id and w.name = s.worker
+left join api_keys as k on k.api_key_id = s.api_key_id
 where s.namespace_id = %(namespace_id)s::integer and s.closed_at is null
 order by s.worker, s.session_id;
 
@@ -221,7 +225,8 @@ update sessions
 set
     seen_at = now(),
     handlers = %(handlers)s::jsonb,
-    slots = %(slots)s::jsonb
+    slots = %(slots)s::jsonb,
+    api_key_id = %(key_id)s::uuid
 where
     namespace_id = %(namespace_id)s::integer
     and worker = %(worker)s::text

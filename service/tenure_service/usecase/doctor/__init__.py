@@ -1,7 +1,7 @@
 """Says whether a database is in good order, and what to do about each thing that is not.
 
-`server` has the checks of PostgreSQL itself, `tables` those of our tables, `work` those of what
-stands in them. A check is a function that reads by `store.doctor` and gives one finding or more;
+`server` has the checks of PostgreSQL itself, `structure` and `tables` those of our tables, `work`
+those of what stands in them. A check is a function that reads by `store.doctor` and gives one finding or more;
 what it cannot read it says, as a warning of its own. Nothing is written, and nothing is asked of a
 running server: doctor also works when none will start.
 
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tenure_service.store import doctor
-from tenure_service.usecase.doctor import server, tables, work
+from tenure_service.usecase.doctor import server, structure, tables, work
 from tenure_service.usecase.doctor.findings import Case, Finding, Level, failed, warned
 
 __all__ = ["Finding", "Level", "examine"]
@@ -34,6 +34,7 @@ _SERVER: Final[Sequence[tuple[str, Check]]] = (
 )
 _TABLES: Final[Sequence[tuple[str, Check]]] = (
     ("partitions", tables.ahead),
+    ("structure", structure.whole),
     ("options", tables.options),
     ("bloat", tables.bloat),
     ("timers", work.timers),

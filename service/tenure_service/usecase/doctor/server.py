@@ -105,12 +105,15 @@ def schema(case: Case) -> list[Finding]:
 
 def durability(case: Case) -> list[Finding]:
     """What was committed is on disk."""
-    names = ["fsync", "full_page_writes", "synchronous_commit"]
-    found = doctor.settings(case.conn, names)
-    off = [_said(found[name]) for name in names if found[name].setting == "off"]
+    found = doctor.settings(case.conn, ["fsync", "full_page_writes", "synchronous_commit"])
+    off = [name for name, setting in found.items() if setting.setting == "off"]
+    text = ", ".join(_said(found[name]) for name in sorted(off))
+    if {"fsync", "full_page_writes"} & set(off):
+        advice = "set it to on: a crash of the machine spoils the database"
+        return [failed("durability", text, advice)]
     if off:
-        advice = "set it to on: a crash loses accepted tasks or spoils the database"
-        return [warned("durability", ", ".join(off), advice)]
+        advice = "set it to on: a crash loses tasks that were accepted"
+        return [warned("durability", text, advice)]
     return [fine("durability", "commits reach the disk")]
 
 
