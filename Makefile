@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: $(STAMP) ## create .venv with everything that the other targets need
@@ -58,3 +58,7 @@ format: $(STAMP) ## format Python and proto files in place
 .PHONY: bench
 bench: $(STAMP) ## measure on this machine and print one table
 	$(BIN)/python -m bench.run
+
+.PHONY: bench-peers
+bench-peers: $(STAMP) ## measure beside other engines on PostgreSQL; installs them, needs npm
+	$(BIN)/python -m bench.peers.run
