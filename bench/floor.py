@@ -29,18 +29,17 @@ def enqueue(database: Database, count: int, name: str = "noop") -> float:
     lane = Lane(1, "default", name)
     lane_id = catalogue.lane_ids([lane])[lane]
     policy_id = catalogue.policy_ids([Policy()])[Policy()]
-    new = tasks.NewTask(
+    common = tasks.Common(
         namespace_id=1,
         lane_id=lane_id,
         policy_id=policy_id,
         priority=0,
-        input=b'{"number": 1}',
         input_encoding=None,
         input_schema=None,
-        key=None,
         traceparent=None,
         delay_ms=None,
     )
+    new = tasks.NewTask(common, b'{"number": 1}', None)
 
     def work(conn: Conn) -> None:
         tasks.insert(conn, tasks.make_ids(conn, 500), [new] * 500)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,9 +101,11 @@ def tenure_server(dsn: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def python_worker(address: str, *, concurrency: int = 10, count: int = 1) -> Iterator[None]:
+def python_worker(
+    address: str, *, concurrency: int = 10, count: int = 1, queues: Iterable[str] = ()
+) -> Iterator[None]:
     """Runs a process of one worker of the SDK, or of some, with the bench's handlers."""
-    command = [sys.executable, "-m", "bench.work", address, str(concurrency), str(count)]
+    command = [sys.executable, "-m", "bench.work", address, str(concurrency), str(count), *queues]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         yield

@@ -189,7 +189,7 @@ class Hub:
         if wait_seconds >= _LONG_WAIT_SECONDS:
             # Waiters that came together would come back together for ever: 9,000 of them keep the
             # loop busy for seconds. An empty answer may come earlier.
-            wait_seconds *= random.uniform(0.75, 1.0)  # noqa: S311 - no secret
+            wait_seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         deadline = time.monotonic() + wait_seconds
         wanted = list(keys)
         try:
