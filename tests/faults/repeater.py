@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import grpc
 
 from tenure.v1 import worker_pb2 as worker
+from tests.eventually import eventually_awaited
 from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
@@ -73,8 +74,15 @@ class Repeater:
                 await client.close()
 
     async def repeat_all(self, address: str) -> Counter[str]:
-        """Sends every report once more by the call; counts the answers."""
+        """Sends every report once more by the call, once the server is back; counts the answers."""
         client = Caller(address)
+
+        async def is_back() -> bool:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                return await client.healthy()
+            return False
+
+        assert await eventually_awaited(is_back, seconds=60)
         said: Counter[str] = Counter()
         for first in range(0, len(self.sent), 500):
             said.update(await client.report(*self.sent[first : first + 500]))

@@ -183,6 +183,16 @@ async def test_renew__cancel_requested__tells_both_the_same(apart: Caller) -> No
     assert [cancel.reason for cancel in found] == ["not wanted"] * 3
     left = [cancel.grace_duration.ToTimedelta().total_seconds() for cancel in found]
     assert all(18 < seconds <= 20 for seconds in left), left
+    # A shorter grace is told anew, to both; a longer one changes nothing.
+    await apart.cancel(streamed, called, grace_seconds=60)
+    await apart.cancel(streamed, called, grace_seconds=8)
+    await one.until(lambda: len(one.cancels) > 1)
+    ack = await one.beat(one.token)
+    answer = await apart.renew(leased.lease_token)
+    found = [one.cancels[1], *ack.cancels, *answer.cancels]
+    left = [cancel.grace_duration.ToTimedelta().total_seconds() for cancel in found]
+    assert all(5 < seconds <= 8 for seconds in left), left
+    assert len(one.cancels) == 2
     await one.cut()
 
 

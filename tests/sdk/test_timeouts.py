@@ -9,6 +9,7 @@ from tenure import (
     App,
     AsyncClient,
     Retry,
+    TaskCancelled,
     TaskFailed,
     TaskTimedOut,
     Timeout,
@@ -88,3 +89,35 @@ async def test_heartbeat__details__reach_the_next_attempt(server: RunningServer)
 
     async with Worker(app):
         assert await (await resumes.aenqueue()).aresult(timeout=30) == {"done": 17}
+
+
+async def test_cancel__cleanup_outlasts_heartbeats__is_not_cancelled_again(
+    server: RunningServer,
+) -> None:
+    """Each heartbeat's answer repeats the cancellation, and a second one may shorten its grace."""
+    app = App("timeouts", address=server.address)
+    started, graces = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    @app.task(retry=ONCE)
+    async def tidy() -> str:
+        loop.call_soon_threadsafe(started.set)
+        try:
+            await asyncio.sleep(60)  # tidy: the handler under test takes too long
+        except asyncio.CancelledError:
+            graces.append("cancelled")
+            # tidy: three heartbeats long
+            await asyncio.sleep(1.6)  # tidy: as above
+            graces.append("cleaned")
+            raise
+        return "never"
+
+    client = AsyncClient(server.address)
+    async with Worker(app):
+        handle = await tidy.aenqueue()
+        await started.wait()
+        await client.cancel_tasks([handle.id], grace=30)
+        await client.cancel_tasks([handle.id], grace=10)
+        with pytest.raises(TaskCancelled):
+            await handle.aresult(timeout=20)
+    assert graces == ["cancelled", "cleaned"]

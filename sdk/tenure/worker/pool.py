@@ -153,9 +153,11 @@ class HandlerPool:
         """Cancels a job: one that waits ends at once, one that runs is told.
 
         An `async def` handler gets CancelledError; a `def` handler sees it in its TaskInfo. The
-        process of an isolated one is killed half a second after `grace_seconds`.
+        process of an isolated one is killed half a second after `grace_seconds`. A job that was
+        told is not told again, which would cut short what it does to end: only its time may shrink.
         """
         with self._lock:
+            told = job.cancel_reason is not None
             kill_at = time.monotonic() + grace_seconds + KILL_SECONDS
             job.kill_at = kill_at if job.kill_at is None else min(kill_at, job.kill_at)
             if job.cancel_reason is None:
@@ -172,7 +174,7 @@ class HandlerPool:
             loop = self._loop if job.asyncio_task is not None else None
         if job.isolated and self._processes is not None:
             self._processes.cancel(job)
-        elif loop is not None:
+        elif loop is not None and not told:
             loop.call_soon_threadsafe(cancel_asyncio, job)
 
     def give_up(self, job: Job, result: bytes) -> bool:

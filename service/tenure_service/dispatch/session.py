@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Served = tuple[str, str]
 Outgoing = service.WorkResponse | Written
+_GRACE_ERROR_SECONDS = 0.5
 _COOL_SECONDS_MAX = RELEASE_PAUSE_MAX.total_seconds()
 
 
@@ -207,10 +208,13 @@ class Session:
         self._out_ready.set()
 
     def send_cancel(self, task_id: str, reason: str, grace_ms: int) -> None:
-        """Tells the worker, once, to cancel a task that it holds."""
-        if task_id in self.told:
+        """Tells the worker to cancel a task that it holds: once, and again if the grace shrinks."""
+        until = time.monotonic() + grace_ms / 1000
+        told = self.told.get(task_id)
+        # What is left of a grace is read anew each time, with a little error.
+        if told is not None and until > told[1] - _GRACE_ERROR_SECONDS:
             return
-        self.told[task_id] = reason, time.monotonic() + grace_ms / 1000
+        self.told[task_id] = reason, until
         cancel = stream.Cancel(task_id=task_id, reason=reason)
         cancel.grace_duration.FromMilliseconds(grace_ms)
         self.send(service.WorkResponse(cancel=cancel))
