@@ -27,6 +27,18 @@ def test_step__handlers_that_do_nothing__earn_all_within_seconds() -> None:
     assert governor.slots == 1_000
 
 
+def test_step__handlers_that_do_next_to_nothing__earn_all_in_one_step() -> None:
+    governor = SlotGovernor(10, 1_000, now=0.0)
+    busy(governor, 0.0, 0.0001, 0.06)
+    assert governor.slots == 1_000
+
+
+def test_step__very_short_handlers__earn_step_by_step() -> None:
+    governor = SlotGovernor(10, 1_000, now=0.0)
+    busy(governor, 0.0, 0.005, 0.06)
+    assert governor.slots == 40
+
+
 def test_step__short_handlers__earn_about_a_second_of_work() -> None:
     governor = SlotGovernor(10, 1_000, now=0.0)
     busy(governor, 0.0, 0.05, 20.0)
