@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: $(STAMP) ## create .venv with everything that the other targets need
@@ -62,3 +62,19 @@ bench: $(STAMP) ## measure on this machine and print one table
 .PHONY: bench-peers
 bench-peers: $(STAMP) ## measure beside other engines on PostgreSQL; installs them, needs npm
 	$(BIN)/python -m bench.peers.run
+
+.PHONY: bench-growth
+bench-growth: $(STAMP) ## measure growth, held leases and churn; takes some two hours
+	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.held
+	$(BIN)/python -m bench.soak
+
+.PHONY: plots
+plots: .venv-plots/.installed ## draw docs/pictures from the tables of bench/RESULTS.md
+	.venv-plots/bin/python -m bench.plots
+
+.venv-plots/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-plots
+	.venv-plots/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	.venv-plots/bin/python -m pip install --quiet --group plots
+	touch $@

@@ -155,6 +155,33 @@ async def test_stop__longer_than_the_pool_tries__serves_again_without_a_restart(
     one_end_each(frail, ids)
 
 
+async def test_stop__longer_than_the_leases_of_what_ends_meanwhile__runs_nothing_again(
+    own_postgres: EmbeddedPostgres, frail: str, start_server: StartServer
+) -> None:
+    durations = {"lease_seconds": 3.0, "first_lease_seconds": 3.0, "heartbeat_seconds": 1.0}
+    server = await start_server(frail, **durations)
+    app = App("faults", server.address)
+    started: Counter[str] = Counter()
+
+    @app.task
+    async def nap() -> None:
+        started[current_task().id] += 1
+        await asyncio.sleep(1.0)  # tidy: it ends while PostgreSQL is away
+
+    async with Worker(app):
+        handles = await nap.aenqueue_many(() for _ in range(8))
+        assert await asyncio.to_thread(eventually, lambda: len(started) == 8)
+        await asyncio.to_thread(own_postgres.stop, "immediate")
+        try:
+            await asyncio.sleep(5.0)  # tidy: past every lease
+        finally:
+            await asyncio.to_thread(own_postgres.restart)
+        ids = [handle.id for handle in handles]
+        await until_over(AsyncClient(server.address), ids)
+    assert started == Counter(ids)
+    one_end_each(frail, ids)
+
+
 async def test_demote__under_load__refuses_tells_and_recovers(
     admin: psycopg.Connection, frail_server: Server, frail_client: Caller, frail: str
 ) -> None:

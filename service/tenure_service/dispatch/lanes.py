@@ -90,6 +90,9 @@ class LaneHint:
     ) -> None:
         """Notes what a pick above `place` found; `more`: there may be more than it asked for."""
         if full and last is not None:
+            if self.low[0] == RANK_MIN and place[0] != RANK_MIN:
+                # Woken meanwhile: what it did not look at, below its place, is the next to be picked.
+                return
             if self.low[0] == RANK_MIN:
                 self.low_until = time.monotonic() + _LOW_WATER_SECONDS
             self.low = last

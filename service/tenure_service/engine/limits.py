@@ -73,6 +73,7 @@ MAX_ATTEMPTS_MAX: Final = 1_000
 INITIAL_DELAY_DEFAULT: Final = timedelta(seconds=1)
 MULTIPLIER_DEFAULT: Final = 2.0
 MULTIPLIER_MAX: Final = 100.0
+#: No less than an initial delay that is given without a cap.
 MAX_DELAY_DEFAULT: Final = timedelta(seconds=60)
 JITTER_DEFAULT: Final = 0.2
 RETRY_DELAY_MAX: Final = timedelta(days=365)
@@ -90,7 +91,7 @@ LOST_DELAY_MAX: Final = timedelta(seconds=30)
 LEASE_DURATION: Final = timedelta(seconds=30)
 FIRST_LEASE_DURATION: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
-ACCEPT_TIMEOUT: Final = timedelta(seconds=5)
+ACCEPT_TIMEOUT: Final = timedelta(seconds=4)
 
 KEY_DURATION_DEFAULT: Final = timedelta(hours=24)
 KEY_DURATION_MAX: Final = timedelta(days=3_650)

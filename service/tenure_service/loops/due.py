@@ -32,6 +32,8 @@ class DueLoop:
         self._next_at = 0.0
         self._touched_at = 0.0
         self._held_told_at: float | None = None
+        self._asked_at = float("-inf")
+        self._lenient_until = float("-inf")
         hub.on_timer = self.timer_set
 
     def timer_set(self, due_ms: int) -> None:
@@ -53,6 +55,7 @@ class DueLoop:
             due = await asyncio.to_thread(
                 maintain.due, self._hub.database, sorted(self._hub.leaser.served())
             )
+            self._be_lenient()
             self._tell_held(due.timers_held_at)
             again = await self._act(due)
             health.succeeded()
@@ -70,6 +73,20 @@ class DueLoop:
                 await asyncio.wait_for(self._soon.wait(), left)
             except TimeoutError:
                 return
+
+    def _be_lenient(self) -> None:
+        """Leaves what has run out alone for two heartbeats, if nobody could renew or report.
+
+        The database was away for a heartbeat, or this server: workers come back with results of
+        leases that ran out meanwhile, and to sweep those at once would be to run all of them again.
+        Where that is so again and again the next lease is swept all the same.
+        """
+        now, durations = time.monotonic(), self._hub.durations
+        heartbeat_seconds = durations.heartbeat.total_seconds()
+        was_away = now - self._asked_at > heartbeat_seconds
+        if was_away and now > self._lenient_until + durations.lease.total_seconds():
+            self._lenient_until = now + 2 * heartbeat_seconds
+        self._asked_at = now
 
     def _tell_held(self, held_at: datetime | None) -> None:
         """Warns, now and every few minutes, while timers are held; and says when they are not."""
@@ -91,14 +108,15 @@ class DueLoop:
         """Does what is due; True if there may be more at once."""
         hub = self._hub
         again = False
-        if due.lease_expired:
+        lenient = time.monotonic() < self._lenient_until
+        if due.lease_expired and not lenient:
             ends = await asyncio.to_thread(expire.expire, hub.database, hub.catalogue)
             if ends is not None:
                 hub.ended(ends)
                 again = True
         timer_due = due.timer_due_ms is not None and due.timer_due_ms <= 0
         # A timer may be due because the total timeout of its task is.
-        if due.timeout_due or timer_due:
+        if timer_due or (due.timeout_due and not lenient):
             overdue = await asyncio.to_thread(timeouts.sweep, hub.database, hub.catalogue)
             if overdue is not None:
                 hub.ended(overdue)
