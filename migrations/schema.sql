@@ -597,8 +597,6 @@ CREATE INDEX idempotency_keys_expires_idx ON tenure.idempotency_keys USING btree
 
 CREATE INDEX leases_deadline_idx ON tenure.leases USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
-CREATE INDEX leases_expires_idx ON tenure.leases USING btree (expires_at);
-
 CREATE INDEX leases_session_idx ON tenure.leases USING btree (session_id);
 
 CREATE INDEX leases_task_idx ON tenure.leases USING gin (task_ids);

@@ -1,8 +1,10 @@
 """Which lanes may hold a task, and from where to pick: hints, never the truth (INV-10).
 
-A lane is hot from the moment that something says that it may hold a task until a pick from its
-bottom comes back short. Above the bottom is a low-water mark, below which this server knows rows to
-be dead: stepping over dead index entries is what makes a pick slow while a snapshot is held.
+A lane is hot from the moment that something says that it may hold a task until a pick comes back
+short. Above the bottom is a low-water mark, below which this server believes all rows to be dead:
+stepping over dead index entries is what makes a pick slow while a snapshot is held. What was committed
+late, or put back below it, is found from the bottom: at once where somebody says so, else within a
+second, since `due` says each second which lanes hold a task.
 """
 
 import time
@@ -18,6 +20,9 @@ from tenure_service.store.registry import Lane
 #: How long picks may start above the bottom: a row that was committed late, or released to its old
 #: place, is found within this time.
 _LOW_WATER_SECONDS = 1.0
+#: Places that are left below the last task of a pick that took all there was: for tasks that got their
+#: places before it and are committed after it.
+_LOW_WATER_MARGIN = 2_000
 #: How long a lane must have been cold until it is forgotten.
 _COLD_SECONDS = 600.0
 
@@ -89,17 +94,15 @@ class LaneHint:
         woken: int,
     ) -> None:
         """Notes what a pick above `place` found; `more`: there may be more than it asked for."""
-        if full and last is not None:
-            if self.low[0] == RANK_MIN and place[0] != RANK_MIN:
-                # Woken meanwhile: what it did not look at, below its place, is the next to be picked.
-                return
+        from_bottom = place[0] == RANK_MIN
+        if self.low[0] == RANK_MIN and not from_bottom:
+            # Woken meanwhile: what it did not look at, below its place, is the next to be picked.
+            return
+        if last is not None:
             if self.low[0] == RANK_MIN:
                 self.low_until = time.monotonic() + _LOW_WATER_SECONDS
-            self.low = last
-            return
-        self.low = (RANK_MIN, 0)
-        from_bottom = place[0] == RANK_MIN
-        if from_bottom and not more and self.woken == woken:
+            self.low = last if full else (last[0], max(last[1] - _LOW_WATER_MARGIN, 0))
+        if not full and not more and self.woken == woken:
             self.hot = False
 
 

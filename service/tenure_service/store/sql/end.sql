@@ -29,7 +29,7 @@ for no key update of l;
 -- name: lease_lock_expired :many LeaseRow
 -- Locks leases that have run out, and skips those that somebody is acting on.
 -- Invariants: INV-07, INV-08, INV-12. Locks: leases FOR UPDATE SKIP LOCKED. Index:
--- leases_expires_idx.
+-- none: one on expires_at would make every renewal dear.
 select
     l.lease_id::text,
     l.secret,

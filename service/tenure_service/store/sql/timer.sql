@@ -104,7 +104,7 @@ inner join lanes as l on l.lane_id = o.lane_id;
 -- Says, in one cheap statement, what there is to do for all loops of a server: so an idle server
 -- asks once a second. `ready_lane_ids` are the lanes, of those the server's workers can serve,
 -- that hold a task. While timers are held after a restore, no timer or timeout is due.
--- Invariants: INV-10. Locks: none. Index: leases_expires_idx, timers_pkey,
+-- Invariants: INV-10. Locks: none. Index: timers_pkey,
 -- cancel_requests_deadline_idx, leases_deadline_idx, ready_tasks_deadline_idx,
 -- lanes_identity_unique, ready_tasks_pkey, restores_held_unique.
 with held as materialized (
