@@ -1,6 +1,6 @@
 """The floor: the store's own statements with the server's batch sizes, without gRPC.
 
-One connection leases 200 tasks at a time and reports each lease in two halves, as a busy worker
+One connection leases 400 tasks at a time and reports each lease in two halves, as a busy worker
 does.
 """
 
@@ -19,8 +19,8 @@ from tenure_service.store.rows import LeasedTask
 from tenure_service.store.sessions import NewSession
 from tenure_service.usecase.catalogue import Catalogue
 
-_LEASE = 200
-_REPORT = 100
+_LEASE = 400
+_REPORT = 200
 
 
 def enqueue(database: Database, count: int, name: str = "noop") -> float:

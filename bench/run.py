@@ -38,7 +38,7 @@ def queue(server: EmbeddedPostgres, count: int) -> Figures:
         drain = rig.rate(dsn)
     return {
         "floor: enqueue, batches of 500 (tasks/s)": floor_enqueue,
-        "floor: lease 200, report 2 x 100 (tasks/s)": floor_drain,
+        "floor: lease 400, report 2 x 200 (tasks/s)": floor_drain,
         "enqueue_many by one client (tasks/s)": enqueue,
         "drain by one worker process (tasks/s)": drain,
         "ratio of drain to floor": drain / floor_drain,

@@ -20,6 +20,7 @@ from tests.test_documents import ROOT, Reader
 
 PAGE = ROOT / "docs" / "operating.md"
 URL = "postgresql://tenure@db/tenure"
+SUPERUSER = "postgresql://postgres@db/postgres"
 RESTORED = "tenure_restored"
 
 
@@ -32,6 +33,7 @@ class Operator(Reader):
         self._dsns = {
             f"{URL}_restored": conninfo.make_conninfo(database, dbname=self.restored),
             URL: database,
+            SUPERUSER: conninfo.make_conninfo(database, dbname="postgres"),
         }
 
     def follow(self, step: documents.Step) -> None:

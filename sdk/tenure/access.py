@@ -39,6 +39,7 @@ class ApiKey:
         queues: Globs of the queues that it may be used on.
         used_at: When it was last used, to within a minute.
         worker_count: Workers that take tasks with it now; told by `list_api_keys`.
+        created_by: Who made it: another key, or an account at the database; empty: not known.
     """
 
     id: str
@@ -51,6 +52,7 @@ class ApiKey:
     revoked_at: datetime.datetime | None
     used_at: datetime.datetime | None
     worker_count: int
+    created_by: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def api_key(message: admin.ApiKey) -> ApiKey:
         revoked_at=reading.instant(message, "revoked_at"),
         used_at=reading.instant(message, "used_at"),
         worker_count=message.worker_count,
+        created_by=message.created_by,
     )
 
 

@@ -81,6 +81,7 @@ class Connection:
         give_up_at = loop.time() + total_seconds + extra_seconds
         pause = PAUSE_SECONDS_FIRST
         looked = False
+        told: errors.ServiceError | None = None
         while True:
             left = give_up_at - loop.time()
             try:
@@ -95,7 +96,12 @@ class Connection:
                     _log.warning("%s Trying for %.0f s.", error, total_seconds)
                 wait = max(pause * _jitter.uniform(0.5, 1.0), error.retry_after or 0.0)
                 if not _may_retry(error) or loop.time() + wait >= give_up_at:
+                    if told is not None and error.status == "DEADLINE_EXCEEDED":
+                        # Why it could not answer is more than that it did not.
+                        error.args = (f"{told} At the last try it did not answer in time.",)
                     raise
+                if error.reason:
+                    told = error
             await asyncio.sleep(wait)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 

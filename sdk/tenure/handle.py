@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import queue
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenure import awaiter, check, errors, failure, methods, policy, reading, records, status
+from tenure import (
+    awaiter,
+    check,
+    context,
+    errors,
+    failure,
+    methods,
+    policy,
+    reading,
+    records,
+    status,
+)
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import task_pb2
 from tenure.v1 import task_service_pb2 as tasks
@@ -22,6 +34,8 @@ if TYPE_CHECKING:
 
     from tenure.connection import Connection
     from tenure.v1 import payload_pb2
+
+_log = logging.getLogger("tenure")
 
 R = TypeVar("R")
 
@@ -75,11 +89,13 @@ class Handle(Generic[R]):
         """
         refuse_in_loop("result", "aresult")
         check.wait(timeout)
+        _warn_in_handler()
         return self._read(io_thread.run(self._wait(timeout)))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Awaitable form of `result`; `await handle` is the same without a timeout."""
         check.wait(timeout)
+        _warn_in_handler()
         return self._read(await io_thread.arun(self._wait(timeout)))
 
     def wait(self, timeout: float | None = None) -> records.TaskState:
@@ -90,11 +106,13 @@ class Handle(Generic[R]):
         """
         refuse_in_loop("wait", "await_")
         check.wait(timeout)
+        _warn_in_handler()
         return self._state(io_thread.run(self._wait(timeout)))
 
     async def await_(self, timeout: float | None = None) -> records.TaskState:
         """Awaitable form of `wait`; the underscore because `await` is a keyword."""
         check.wait(timeout)
+        _warn_in_handler()
         return self._state(await io_thread.arun(self._wait(timeout)))
 
     def state(self) -> records.TaskState:
@@ -207,7 +225,25 @@ def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> 
     """
     refuse_in_loop("as_completed", "aas_completed")
     check.wait(timeout)
+    _warn_in_handler()
     return _as_completed(list(handles), timeout)
+
+
+_warned_names: set[str] = set()
+
+
+def _warn_in_handler() -> None:
+    """Warns, once for each task name, that a handler waits while it keeps its slot."""
+    info = context.current.get(None)
+    if info is None or info.name in _warned_names:
+        return
+    _warned_names.add(info.name)
+    _log.warning(
+        "the handler of task %s waits for another task and keeps its slot meanwhile: once every slot"
+        " of every worker waits so, none is left for what they wait for. Enqueue the next task at the"
+        " end of the handler instead, or serve what it waits for by other workers on another queue",
+        info.name,
+    )
 
 
 def _as_completed(handles: list[Handle[R]], timeout: float | None) -> Iterator[Handle[R]]:
@@ -231,6 +267,7 @@ async def aas_completed(
 ) -> AsyncIterator[Handle[R]]:
     """Awaitable form of `as_completed`: `async for handle in tenure.aas_completed(handles)`."""
     check.wait(timeout)
+    _warn_in_handler()
     every = list(handles)
     loop = asyncio.get_running_loop()
     give_up_at = None if timeout is None else loop.time() + timeout

@@ -45,7 +45,8 @@ class Retry:
     Attributes:
         max_attempts: Attempts in all, the first one included: 1 to 1,000. The server's default: 3.
         initial_delay: Delay after the first failed attempt, 0 s to 365 days. By default 1 s.
-        max_delay: Cap of the delay, before and after jitter, 0 s to 365 days. By default 60 s.
+        max_delay: Cap of the delay, before and after jitter, 0 s to 365 days. By default 60 s, and
+            no less than an `initial_delay` that stands without it.
         backoff: How the delay grows. By default `exponential`.
         multiplier: Factor of the exponential backoff: 1 to 100. By default 2.
         jitter: Share of the delay that is random, 0 to 1. By default 0.2.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeAlias, TypeVar
 
 from tenure import check, errors, payload_codec, policy, signature, tracing
 from tenure.enqueuer import CALL_BYTES_MAX, TASK_COUNT_MAX
@@ -73,6 +73,17 @@ _FOREIGN_NAMES = frozenset(
     {"apply", "apply_async", "defer", "defer_async", "delay", "delay_on_commit", "kiq", "schedule"}
     | {"s", "send", "send_with_options", "si", "signature"}
 )
+
+# Options of other task queues, with what to say here.
+_FOREIGN_OPTIONS = {
+    "countdown": "delay=SECONDS",
+    "eta": "delay=eta - datetime.now(UTC)",
+    "expires": 'timeout=Timeouts(schedule_to_start=Timeout(SECONDS, "time_out"))',
+    "max_retries": "retry=Retry(N + 1)",
+    "soft_time_limit": "timeout=SECONDS",
+    "task_id": "key=TEXT",
+    "time_limit": "timeout=SECONDS",
+}
 
 
 class Reference:
@@ -235,6 +246,7 @@ class Enqueueing(Generic[P, R]):
         queue: str | None = None,
         retry: policy.Retry | None = None,
         timeout: policy.Seconds | policy.Timeouts | None = None,
+        **unknown: Never,
     ) -> Enqueueing[P, R]:
         """Returns the task with options for the calls to come; those given before stay.
 
@@ -247,12 +259,15 @@ class Enqueueing(Generic[P, R]):
             priority: -100 to 100, larger first.
             lane: Lane key within the queue, at most 200 bytes: lanes of a queue take turns.
             queue: Queue, in place of the declared one.
-            retry: Retries, before every other source.
+            retry: Retries, before every other source; a field that is left out stays as declared.
             timeout: Limit of each attempt, or a set of limits, before every other source.
+            unknown: Nothing; words of other task queues are refused with ours.
 
         Raises:
             WrongType, WrongValue: an option that no server would take.
         """
+        for name in unknown:
+            raise _no_option(name)
         given = Options(
             key=key,
             key_duration=key_duration,
@@ -355,10 +370,22 @@ class Enqueueing(Generic[P, R]):
         return [handle for handle in handles if handle is not None]
 
 
+def _no_option(name: str) -> errors.WrongType:
+    known = ", ".join(field.name for field in dataclasses.fields(Options))
+    hint = f"say {_FOREIGN_OPTIONS[name]}" if name in _FOREIGN_OPTIONS else f"it takes {known}"
+    return errors.WrongType(f"using() has no option {name!r}; {hint}")
+
+
 def _with_hint(
     error: errors.WrongType, task_name: str, kwargs: Mapping[str, Any]
 ) -> errors.WrongType:
     """Adds the way to give an option to an error about arguments."""
+    for name in _FOREIGN_OPTIONS.keys() & kwargs.keys():
+        if f"unexpected keyword argument {name!r}" in str(error):
+            return errors.WrongType(
+                f"{error}; options stand before the call:"
+                f" {task_name}.using({_FOREIGN_OPTIONS[name]}).enqueue(...)"
+            )
     for name in _OPTION_NAMES.intersection(kwargs):
         if f"unexpected keyword argument {name!r}" in str(error):
             return errors.WrongType(

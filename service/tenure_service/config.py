@@ -107,7 +107,8 @@ class ServerConfig(BaseModel):
         missing = [
             setting
             for setting, there in (
-                ("tls_cert", info.data.get("tls_cert")),
+                # One that cannot be read is not missing.
+                ("tls_cert", info.data.get("tls_cert", True)),
                 ("require_keys", info.data.get("require_keys")),
             )
             if not there
@@ -122,10 +123,23 @@ class ServerConfig(BaseModel):
                 )
         return value
 
+    @field_validator("tls_cert")
+    @classmethod
+    def _tls_cert_reads(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            try:
+                certificates.pem(value, "CERTIFICATE")
+            except OSError as exc:
+                text = f"{value} cannot be used: {exc.strerror or exc}"
+                raise ValueError(text) from exc
+        return value
+
     @field_validator("tls_key", "tls_client_ca")
     @classmethod
     def _tls_complete(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        certificate = info.data.get("tls_cert")
+        if "tls_cert" not in info.data:
+            return value  # it is wrong itself, which is told
+        certificate = info.data["tls_cert"]
         if value is not None and certificate is None:
             raise ValueError("is set without --tls-cert (TENURE_TLS_CERT)")
         if info.field_name == "tls_key" and value is None and certificate is not None:
@@ -215,4 +229,6 @@ def _line(error: Any) -> str:
         text = f"not set, and --{where.replace('_', '-')} was not given"
     elif where != "database" and error["type"] != "value_error":
         text = f"{text}; it is {error['input']!r}"
+    if where == "insecure" and error["type"] == "value_error":
+        return text  # of an address: nobody has to have set this one
     return f"{variable(where)}: {text}" if where else text

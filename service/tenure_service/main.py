@@ -109,6 +109,17 @@ class Server:
             operate.queue_statistics, self._database, namespace_id, queue=None
         )
 
+    async def served_queues(self, namespace: str, name: str) -> list[str]:
+        """Lists the queues on which workers serve a task now, for whoever runs the server.
+
+        Raises:
+            TenureError: as of `queue_statistics`.
+        """
+        namespace_id = await asyncio.to_thread(self._catalogue.namespace_id, namespace)
+        workers = await asyncio.to_thread(operate.list_workers, self._database, namespace_id)
+        handlers = [handler for row in workers if row.receiving for handler in row.handlers]
+        return sorted({each["queue"] for each in handlers if each["name"] == name})
+
     async def start(self) -> None:
         """Connects, checks the schema, starts the loops, and listens.
 

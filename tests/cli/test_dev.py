@@ -114,6 +114,16 @@ def test_dev__task_nobody_registered__says_so_once(dev: tuple[Running, Path]) ->
     assert started.text.count("named 'nobody'") == 1
 
 
+def test_dev__task_on_a_queue_nobody_serves__says_which_one_is_served(
+    dev: tuple[Running, Path],
+) -> None:
+    started, _ = dev
+    words = ("task", "enqueue", "greet", "--queue", "mial", "--address", _address(started))
+    assert run(*words).code == 0
+    started.until("on queue mial for a handler named 'greet', and no worker has one there")
+    started.until("It is served on queue default: enqueue it with `--queue default`")
+
+
 def test_dev__postgres_killed__starts_it_again(dev: tuple[Running, Path]) -> None:
     started, project = dev
     pid_file = project / ".tenure" / "ephemeral" / "data" / "postmaster.pid"

@@ -84,3 +84,24 @@ async def test_restore_check__wrong_usage__is_told(empty_database: str) -> None:
     nowhere = await run_here("restore-check", "--database", "postgresql://u:x@127.0.0.1:1/x")
     assert (nowhere.code, nowhere.err.count("\n")) == (1, 1)
     assert "no database answers" in nowhere.err
+
+
+async def test_restore_check__keys_are_in_force__names_those_that_may_have_been_revoked(
+    stage: Stage,
+) -> None:
+    where = ("--database", stage.dsn)
+    without = await run_here("restore-check", *where, "--dry-run")
+    assert "keys in force" not in without.out
+    first = await run_here("key", "create", "ops", "--scope", "admin", *where)
+    made = await run_here("key", "create", "gone", "--scope", "admin", *where, "--json")
+    assert (first.code, made.code) == (0, 0), made.err
+    secret, key = json.loads(made.out)["secret"], json.loads(made.out)["key"]
+    assert key["created_by"].startswith("database:")
+    both = json.loads((await run_here("restore-check", *where, "--dry-run", "--json")).out)
+    assert [each["name"] for each in both["keys"]] == ["ops", "gone"]
+    assert (await run_here("key", "revoke", key["id"], *where)).code == 0
+    done = await run_here("restore-check", *where)
+    assert f"keys in force    1: ops ({both['keys'][0]['id']})" in done.out.splitlines()
+    assert "one that was revoked since that moment is in force again" in done.out
+    assert secret not in done.out
+    assert "gone" not in done.out

@@ -7,10 +7,12 @@ import signal
 import socket
 from pathlib import Path
 
+import trustme
+
 import tenure
 from tenure_service.cli import flags, settings
 from tenure_service.config import ServerConfig
-from tests.cli.command import run, run_here, running
+from tests.cli.command import Done, run, run_here, running
 from tests.eventually import eventually
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -23,7 +25,11 @@ def test_server__several_settings_wrong__lists_all_at_once() -> None:
         TENURE_LOG_LEVEL="loud",
     )
     assert done.code == 2
-    for name in ("DATABASE", "INSECURE", "CONNECTIONS", "HEARTBEAT_SECONDS", "LOG_LEVEL"):
+    assert (
+        "\n  listen is 0.0.0.0:0, an address that others can reach, without --tls-cert" in done.err
+    )
+    assert "TENURE_INSECURE:" not in done.err, "nobody set it"
+    for name in ("DATABASE", "CONNECTIONS", "HEARTBEAT_SECONDS", "LOG_LEVEL"):
         assert f"\n  TENURE_{name}: " in done.err
     assert "5 settings are wrong" in done.err
 
@@ -50,14 +56,24 @@ def test_server__no_database__says_one_sentence() -> None:
 
 
 def test_server__tls_files_do_not_fit__names_the_setting(tmp_path: Path) -> None:
-    (tmp_path / "cert").write_text("nothing")
-    done = run(
-        *("server", "--database", "host=127.0.0.1", *ANY_PORT, "--tls-cert", tmp_path / "cert"),
-        *("--tls-key", tmp_path / "none"),
-    )
-    assert done.code == 2
-    assert "TENURE_TLS_KEY: " in done.err
-    assert str(tmp_path / "none") in done.err
+    def served(cert: str, key: str) -> Done:
+        return run(
+            *("server", "--database", "host=127.0.0.1", *ANY_PORT, "--tls-cert", tmp_path / cert),
+            *("--tls-key", tmp_path / key),
+        )
+
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "cert"))
+    (tmp_path / "other").write_text("nothing")
+    for cert, key, setting, named, problem in (
+        ("cert", "none", "TLS_KEY", "none", "No such file or directory"),
+        ("none", "cert", "TLS_CERT", "none", "No such file or directory"),
+        ("other", "cert", "TLS_CERT", "other", "holds no certificate in PEM form"),
+    ):
+        done = served(cert, key)
+        assert done.code == 2
+        (line,) = [each for each in done.err.splitlines() if "TENURE_" in each]
+        assert line.strip().startswith(f"TENURE_{setting}: {tmp_path / named}")
+        assert problem in line
 
 
 async def test_migrate__no_conninfo__says_one_sentence() -> None:
@@ -173,6 +189,15 @@ def test_mask__any_form_of_password__hides_it() -> None:
 def test_server__every_setting__has_a_flag() -> None:
     values = flags.settings().parse_args([])
     assert set(vars(values)) == set(ServerConfig.model_fields)
+
+
+def test_help__settings_that_are_numbers__tell_their_defaults() -> None:
+    told = " ".join(flags.settings().format_help().split())
+    for name, field in ServerConfig.model_fields.items():
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            _, found, rest = told.rpartition(f"--{name.replace('_', '-')} N ")
+            assert found, name
+            assert f"({field.default:g})" in rest.partition(" --")[0], name
 
 
 def test_server__several_processes__say_once_where_they_listen(database: str) -> None:

@@ -300,3 +300,16 @@ async def test_report__nul_in_a_failure__is_not_delivered_for_ever(
         ),
     )
     assert await shared.state(item.task_id) == "DEAD"
+
+
+async def test_set_task_definition__cap_below_the_first_delay__is_refused(shared: Caller) -> None:
+    request = registry.SetTaskDefinitionRequest(name="capped")
+    retry = request.override.retry
+    retry.initial_delay.CopyFrom(caller.seconds(300))
+    retry.max_delay.CopyFrom(caller.seconds(60))
+    refusal = await refusals.refused(shared.registry.SetTaskDefinition(request))
+    assert refusal.reason == "FIELD_INVALID"
+    assert list(refusal.fields) == ["override.retry.max_delay"]
+    retry.ClearField("max_delay")
+    stored = await shared.registry.SetTaskDefinition(request)
+    assert stored.definition.effective.retry.max_delay.seconds == 300

@@ -250,3 +250,8 @@ def test_using__right_options__are_taken() -> None:
         retry=Retry(1_000, unless=(ValueError, "Other")),
         timeout=Timeouts(total=Timeout(0.001, "alert"), start_to_close=1),
     )
+
+
+def test_start__app_without_tasks__says_how_they_get_there() -> None:
+    with pytest.raises(tenure.HandlerRefused, match=r"'shop' has no tasks to serve.*Import those"):
+        Worker(App("shop", "127.0.0.1:1")).start()

@@ -40,8 +40,10 @@ async def end_of(worker: Worker) -> None:
 
 
 async def test_run__unknown_namespace__ends_with_what_to_do(server: RunningServer) -> None:
-    with pytest.raises(tenure.NotFound, match=r"refuses this worker: .*tenure namespace create"):
+    with pytest.raises(tenure.NotFound, match="refuses this worker: ") as caught:
         await end_of(Worker(make_app(server.address, "nobody")))
+    assert str(caught.value).count("tenure namespace create") == 1
+    assert str(caught.value).endswith("or set TENURE_NAMESPACE to one that there is")
 
 
 async def test_run__declaration_that_the_server_refuses__ends_and_names_it(

@@ -234,6 +234,23 @@ def test_enqueue__option_among_the_arguments__is_told_the_way() -> None:
         task.enqueue("a", height=2)
 
 
+def test_using__option_of_other_queues__is_told_ours() -> None:
+    app = App("test", "127.0.0.1:1")
+    task: Any = app.task(scale)
+    remote: Any = app.remote("x")
+    for each in (task, remote):
+        with pytest.raises(WrongType, match=r"no option 'countdown'; say delay=SECONDS$"):
+            each.using(countdown=5)
+        with pytest.raises(
+            WrongType, match=r"'expires'; say .*Timeout\(SECONDS, \"time_out\"\)\)$"
+        ):
+            each.using(delay=1, expires=5)
+        with pytest.raises(WrongType, match=r"no option 'colour'; it takes key, .*, timeout$"):
+            each.using(colour=5)
+    with pytest.raises(WrongType, match=r"using\(delay=eta - datetime\.now\(UTC\)\)\.enqueue"):
+        task.enqueue("a", eta=1)
+
+
 @pytest.mark.parametrize("name", ["delay", "apply_async", "send", "defer"])
 def test_getattr__name_of_other_queues__is_told_the_way(name: str) -> None:
     app = App("test", "127.0.0.1:1")

@@ -17,6 +17,7 @@ from tenure import (
     Worker,
     current_task,
 )
+from tests.eventually import eventually
 from tests.fix_server import RunningServer
 
 ONCE = Retry(1)
@@ -106,8 +107,7 @@ async def test_cancel__cleanup_outlasts_heartbeats__is_not_cancelled_again(
             await asyncio.sleep(60)  # tidy: the handler under test takes too long
         except asyncio.CancelledError:
             graces.append("cancelled")
-            # tidy: three heartbeats long
-            await asyncio.sleep(1.6)  # tidy: as above
+            await asyncio.sleep(1.6)  # tidy: the clean-up is three heartbeats long
             graces.append("cleaned")
             raise
         return "never"
@@ -121,3 +121,52 @@ async def test_cancel__cleanup_outlasts_heartbeats__is_not_cancelled_again(
         with pytest.raises(TaskCancelled):
             await handle.aresult(timeout=20)
     assert graces == ["cancelled", "cleaned"]
+
+
+async def test_timeout__thread_runs_on__log_and_handler_are_told_which_limit_it_was(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("timeouts", address=server.address)
+    seen: list[str] = []
+    told = threading.Event()
+
+    def lines() -> list[str]:
+        return [line for line in caplog.messages if "no longer this worker's" in line]
+
+    @app.task(timeout=0.3, retry=ONCE)
+    def deaf() -> None:
+        # A handler that has ended by the next heartbeat is worth no line.
+        assert eventually(lines, seconds=20)
+        seen.append(current_task().cancel_reason)
+        told.set()
+
+    async with Worker(app):
+        handle = await deaf.aenqueue()
+        with pytest.raises(TaskFailed):
+            await handle.aresult(timeout=30)
+        assert await asyncio.to_thread(told.wait, 20)
+    why = "the server ended its attempt at the timeout of 0.3 s"
+    assert seen == [why]
+    (line,) = lines()
+    assert line.startswith(f"task deaf {handle.id} is no longer this worker's: {why}; nobody can")
+    assert "mode='process'" in line
+
+
+async def test_wait__in_a_handler__is_warned_of_once(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("timeouts", address=server.address)
+
+    @app.task
+    def part() -> int:
+        return 1
+
+    @app.task
+    def waits_for_part() -> int:
+        return part.enqueue().result(timeout=20)
+
+    async with Worker(app, concurrency=2):
+        for _ in range(2):
+            assert await (await waits_for_part.aenqueue()).aresult(timeout=30) == 1
+    (line,) = [line for line in caplog.messages if "keeps its slot" in line]
+    assert line.startswith("the handler of task waits_for_part waits for another task")

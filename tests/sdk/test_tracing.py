@@ -104,6 +104,8 @@ async def test_trace__retry_on_another_server__is_one(
     assert [each["tenure.attempt"] for each in told] == list(range(1, len(runs) + 1))
     assert [each["tenure.worker"] for each in (told[0], told[-1])] == ["first", "second"]
     assert {each["messaging.message.id"] for each in told} == {handle.id}
+    assert {each["tenure.outcome"] for each in told[:-1]} == {"failed"}
+    assert told[-1]["tenure.outcome"] == "completed"
     assert sent.attributes is not None
     assert sent.attributes["messaging.message.id"] == handle.id
     assert runs[0].status.status_code is StatusCode.ERROR

@@ -122,6 +122,21 @@ def test_log__secrets_in_words__do_not_leave(text: Lines) -> None:
     assert "postgresql://tenure:***@db/tenure" in text.text
 
 
+def test_log__text_that_steers_a_terminal__is_shown_and_not_obeyed(text: Lines) -> None:
+    hostile = "\x1b[2J\x9b31m\u202e"
+    raised = RuntimeError(f"first\n\tsecond {hostile}")
+    logging.getLogger("x").error("task %s", hostile, exc_info=raised, extra={"reason": hostile})
+    assert "\n\tsecond \\x1b[2J\\x9b31m\\u202e" in text.text
+    assert not {letter for letter in text.text if not letter.isprintable()} - {"\n", "\t"}
+
+
+def test_log__advice_on_keys__stays_whole(text: Lines) -> None:
+    logging.getLogger("x").warning("no key: `authorization: Bearer KEY`; set TENURE_API_KEY")
+    assert text.last.endswith("no key: `authorization: Bearer KEY`; set TENURE_API_KEY")
+    logging.getLogger("x").warning("sent `authorization: Bearer KEYabc`; then")
+    assert text.last.endswith("sent `authorization: Bearer ***`; then")
+
+
 def test_configure__program_has_set_up_logging__leaves_it(text: Lines) -> None:
     root = logging.getLogger()
     before = list(root.handlers)

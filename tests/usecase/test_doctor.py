@@ -319,7 +319,12 @@ def test_rights__role_without_any__fails_and_says_which(
     _grant(conn, role, "select on all tables in schema tenure")
     ((_, text),) = found(role, "rights")
     assert "no right to create, delete, insert, ownership, update, usage on" in text
+    opening, _, statements = advice(role, "rights").partition(", or: ")
+    assert opening == "use the role that migrated"
+    for statement in statements.split("; "):
+        conn.execute(statement.encode())
     assert level(role, "dead-letters") == "ok"
+    assert level(role, "rights") == "ok"
 
 
 def test_check__table_not_readable__is_a_warning_of_its_own(
@@ -331,6 +336,9 @@ def test_check__table_not_readable__is_a_warning_of_its_own(
         ("warn", "not checked: permission denied for table namespaces")
     ]
     assert level(role, "clock") == "ok"
+    ((_, text),) = found(role, "invariants")
+    assert "permission denied" in text
+    assert advice(role, "invariants") == "try again, as the role that the servers use"
 
 
 def test_rights__to_make_the_schema__are_asked_where_there_is_none(

@@ -37,6 +37,22 @@ def test_expected__migrated_database__is_all_that_it_has(conn: psycopg.Connectio
         """
     ).fetchall()
     assert {(part.table, part.name) for part in parts.expected("tenure")} == set(there)
+    columns = conn.execute(
+        """
+        select c.relname, a.attname, a.attnotnull
+        from pg_attribute as a
+        inner join pg_class as c on c.oid = a.attrelid
+        where
+            c.relnamespace = 'tenure'::regnamespace and c.relkind in ('r', 'p')
+            and not c.relispartition and a.attnum > 0
+        """
+    ).fetchall()
+    told = {(column.table, column.name, column.required) for column in parts.columns("tenure")}
+    assert told == set(columns)
+    functions = conn.execute(
+        "select proname from pg_proc where pronamespace = 'tenure'::regnamespace"
+    ).fetchall()
+    assert [(function.name,) for function in parts.functions("tenure")] == functions
 
 
 @pytest.mark.parametrize(
@@ -69,6 +85,50 @@ def test_expected__migrated_database__is_all_that_it_has(conn: psycopg.Connectio
             "alter table audit_events disable trigger audit_events_append_only",
             "fail",
             "disabled: trigger audit_events_append_only of audit_events",
+        ),
+        ("alter table sessions drop column api_key_id", "fail", "missing: column api_key_id of"),
+        (
+            "alter table lanes alter column queue drop not null",
+            "fail",
+            "changed: column queue of lanes takes null",
+        ),
+        (
+            "alter table lanes alter column suspect drop default",
+            "fail",
+            "changed: column suspect of lanes has no default",
+        ),
+        (
+            "alter table ready_tasks alter column seq set default 7",
+            "fail",
+            "changed: column seq of ready_tasks has the default 7",
+        ),
+        (
+            "alter table leases alter column granted_at set default null",
+            "fail",
+            "changed: column granted_at of leases has",
+        ),
+        (
+            "alter table api_keys alter column name type varchar(200)",
+            "fail",
+            "changed: column name of api_keys is character varying(200), not text",
+        ),
+        (
+            "alter table api_keys alter column namespace_id set not null",
+            "fail",
+            "changed: column namespace_id of api_keys takes no null",
+        ),
+        (
+            "alter table api_keys alter column name set default 'x'",
+            "fail",
+            "changed: column name of api_keys has the default 'x'::text",
+        ),
+        (
+            """
+            create or replace function audit_events_refuse() returns trigger language plpgsql
+            as 'begin return null; end'
+            """,
+            "fail",
+            "changed: function audit_events_refuse",
         ),
         (
             """

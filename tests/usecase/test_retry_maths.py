@@ -149,9 +149,39 @@ def test_resolve__sources_in_order__takes_each_field_from_the_first_that_speaks(
     sources: list[PartialPolicy | None],
 ) -> None:
     resolved = resolve(*sources)
-    for field in fields:
+    for field in fields.keys() - {"max_delay_ms"}:
         said = [getattr(s, field) for s in sources if s and getattr(s, field) is not None]
         assert getattr(resolved, field) == (said[0] if said else getattr(Policy(), field))
+
+
+@pytest.mark.parametrize(
+    ("sources", "cap_ms"),
+    [
+        ([(300_000, None)], 300_000),
+        ([(30_000, None)], 60_000),
+        ([(None, None)], 60_000),
+        ([(300_000, 600_000)], 600_000),
+        ([(None, 90_000), (300_000, None)], 90_000),
+        ([(300_000, None), (None, 90_000)], 300_000),
+        ([(300_000, None), (None, 400_000)], 400_000),
+        ([(300_000, None), None, (900_000, None)], 300_000),
+        ([(None, 0), (5, None)], 0),
+        ([(5, None), (None, 0)], 5),
+    ],
+)
+def test_resolve__cap_below_the_first_delay__holds_only_where_it_was_said_before(
+    sources: list[tuple[int | None, int | None] | None], cap_ms: int
+) -> None:
+    """Sources are pairs of initial and largest delay, the one that goes before the others first."""
+    resolved = resolve(
+        *(
+            None if pair is None else PartialPolicy(initial_delay_ms=pair[0], max_delay_ms=pair[1])
+            for pair in sources
+        )
+    )
+    assert resolved.max_delay_ms == cap_ms
+    initial = next((pair[0] for pair in sources if pair and pair[0] is not None), 1_000)
+    assert retry.backoff_ms(resolved, 1, 0.5) == min(initial, cap_ms)
 
 
 @given(partials)

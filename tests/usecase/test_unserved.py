@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tenure_service.usecase import session
 from tests.usecase.stage import Stage
-from tests.usecase.test_doctor import found, level
+from tests.usecase.test_doctor import advice, found, level
 
 
 def test_unserved__known_name_on_a_queue_nobody_serves__is_named_after_five_minutes(
@@ -17,6 +17,18 @@ def test_unserved__known_name_on_a_queue_nobody_serves__is_named_after_five_minu
     assert level_now == "warn"
     assert text == (
         "tasks named work on queue mial wait for 6 min, and no worker serves the name there"
+    )
+
+
+def test_unserved__queue_is_paused__advice_is_to_resume_it(stage: Stage) -> None:
+    stage.tasks(1, queue="mail")
+    assert advice(stage.dsn, "unserved").startswith("start a worker")
+    stage.all(
+        "insert into queues (namespace_id, name, paused_at)"
+        " select namespace_id, 'mail', now() from namespaces where name = 'default' returning 1"
+    )
+    assert advice(stage.dsn, "unserved").startswith(
+        "the queue is paused: `tenure queue resume mail`, and"
     )
 
 

@@ -125,6 +125,7 @@ class ApiKey(_message.Message):
     REVOKED_AT_FIELD_NUMBER: _builtins.int
     USED_AT_FIELD_NUMBER: _builtins.int
     WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
     key_id: _builtins.str
     """Id of the key, a UUID in lower case; it is no secret."""
     name: _builtins.str
@@ -133,6 +134,8 @@ class ApiKey(_message.Message):
     """Namespace that it is for. Empty: every one."""
     worker_count: _builtins.int
     """Workers that have a session and take tasks with it now. Set by ListApiKeys."""
+    created_by: _builtins.str
+    """Who made it, as AuditEvent.actor says it. Empty: not known, of a key of an earlier version."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[Global___Scope.ValueType]:
         """What it may be used for."""
@@ -170,10 +173,11 @@ class ApiKey(_message.Message):
         revoked_at: _timestamp_pb2.Timestamp | None = ...,
         used_at: _timestamp_pb2.Timestamp | None = ...,
         worker_count: _builtins.int = ...,
+        created_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "revoked_at", b"revoked_at", "used_at", b"used_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "key_id", b"key_id", "name", b"name", "namespace", b"namespace", "queue_globs", b"queue_globs", "revoked_at", b"revoked_at", "scopes", b"scopes", "used_at", b"used_at", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "created_by", b"created_by", "expires_at", b"expires_at", "key_id", b"key_id", "name", b"name", "namespace", b"namespace", "queue_globs", b"queue_globs", "revoked_at", b"revoked_at", "scopes", b"scopes", "used_at", b"used_at", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -204,7 +208,9 @@ class CreateApiKeyRequest(_message.Message):
 
     @_builtins.property
     def lifetime(self) -> _duration_pb2.Duration:
-        """How long it lives, up to 3,650 days. Unset: until it is revoked."""
+        """How long it lives, up to 3,650 days, and no longer than the key of the call. Unset: as long as
+        that, or until it is revoked.
+        """
 
     def __init__(
         self,

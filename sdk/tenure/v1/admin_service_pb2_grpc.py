@@ -29,10 +29,11 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel):
@@ -102,10 +103,11 @@ class AdminServiceServicer:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def CreateNamespace(self, request, context):
@@ -194,7 +196,8 @@ class AdminServiceServicer:
 
         Effect: the key exists, and is accepted at once by this server and within a second by others.
         Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
-        namespace cannot make one of every namespace, and none may do what its maker may not).
+        namespace cannot make one of every namespace, none may do what its maker may not, and none
+        outlives its maker).
         Retry: not safe; a second key is made. The first can be revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -307,10 +310,11 @@ class AdminService:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @staticmethod

@@ -30,10 +30,11 @@ class AdminServiceStub:
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -98,7 +99,8 @@ class AdminServiceStub:
 
     Effect: the key exists, and is accepted at once by this server and within a second by others.
     Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
-    namespace cannot make one of every namespace, and none may do what its maker may not).
+    namespace cannot make one of every namespace, none may do what its maker may not, and none
+    outlives its maker).
     Retry: not safe; a second key is made. The first can be revoked.
     """
     ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
@@ -131,10 +133,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -196,7 +199,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     Effect: the key exists, and is accepted at once by this server and within a second by others.
     Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
-    namespace cannot make one of every namespace, and none may do what its maker may not).
+    namespace cannot make one of every namespace, none may do what its maker may not, and none
+    outlives its maker).
     Retry: not safe; a second key is made. The first can be revoked.
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]  # type: ignore[assignment]
@@ -228,10 +232,11 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService shows and steers what a namespace holds.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused what is of no queue (CreateNamespace, ListAuditEvents). Besides its
+    own errors every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED
+    (SCOPE_MISSING), NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not
+    for, ABORTED (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod
@@ -339,7 +344,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Effect: the key exists, and is accepted at once by this server and within a second by others.
         Errors: INVALID_ARGUMENT (FIELD_INVALID); PERMISSION_DENIED (SCOPE_MISSING: a key of one
-        namespace cannot make one of every namespace, and none may do what its maker may not).
+        namespace cannot make one of every namespace, none may do what its maker may not, and none
+        outlives its maker).
         Retry: not safe; a second key is made. The first can be revoked.
         """
 

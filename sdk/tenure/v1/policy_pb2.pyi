@@ -101,11 +101,15 @@ class RetryPolicy(_message.Message):
     """Share of the delay that is random, 0 to 1: 0.2 means 80 % to 120 % of it. Default 0.2."""
     @_builtins.property
     def initial_delay(self) -> _duration_pb2.Duration:
-        """Delay after the first failed attempt: 0 to 365 days. Default 1 s."""
+        """Delay after the first failed attempt: 0 to 365 days, and no more than a `max_delay` beside it.
+        Default 1 s.
+        """
 
     @_builtins.property
     def max_delay(self) -> _duration_pb2.Duration:
-        """Cap of the delay, before and after jitter: 0 to 365 days. Default 60 s."""
+        """Cap of the delay, before and after jitter: 0 to 365 days. Default 60 s. Where it is not said
+        beside an `initial_delay` and would be less, it is as much; one of an earlier source holds.
+        """
 
     @_builtins.property
     def non_retryable_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -31,10 +31,11 @@ class RegistryServiceStub:
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused task definitions, which are of no queue. Besides its own errors
+    every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING),
+    NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED
+    (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_typing.overload
@@ -77,10 +78,11 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused task definitions, which are of no queue. Besides its own errors
+    every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING),
+    NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED
+    (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -119,10 +121,11 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     used: workers register what they serve, and unknown names are accepted.
 
     Metadata of every call: `tenure-namespace` (default `default`), `authorization: Bearer KEY`.
-    Where keys are required they need the scope `admin`. Besides its own errors every call may
-    answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING), NOT_FOUND
-    (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED (CONTENTION),
-    UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
+    Where keys are required they need the scope `admin`. A key for some queues sees and changes
+    theirs alone, and is refused task definitions, which are of no queue. Besides its own errors
+    every call may answer UNAUTHENTICATED (UNAUTHENTICATED), PERMISSION_DENIED (SCOPE_MISSING),
+    NOT_FOUND (NOT_REGISTERED) for an unknown namespace or one that the key is not for, ABORTED
+    (CONTENTION), UNAVAILABLE (DATABASE_UNAVAILABLE, SHUTTING_DOWN), INTERNAL (BUG).
     """
 
     @_abc_1.abstractmethod

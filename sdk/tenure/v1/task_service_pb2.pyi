@@ -282,8 +282,8 @@ class AwaitTasksRequest(_message.Message):
 
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """Time to wait, 0 to 60 s. Unset: answer at once. From 10 s on an empty answer may come in as little
-        as half of the time, so that waiters that came together do not stay together.
+        """Time to wait, 0 to 60 s. Unset: answer at once. From 10 s on an empty answer may come in as
+        little as half of the time, so that waiters that came together do not stay together.
         """
 
     def __init__(

@@ -24,7 +24,8 @@ _log = logging.getLogger("tenure.worker")
 # What to do, by the reason that a Tenure server gives.
 _ADVICE: Final = {
     "FIELD_INVALID": "change what the worker or its tasks declare",
-    "NOT_REGISTERED": "create the namespace with `tenure namespace create`, or set TENURE_NAMESPACE",
+    # The server says how to create it.
+    "NOT_REGISTERED": "or set TENURE_NAMESPACE to one that there is",
     "VERSION_UNSUPPORTED": "upgrade the older one of this package and the server",
     "UNAUTHENTICATED": "set TENURE_API_KEY, or pass api_key=..., to a key that the server knows",
     "SCOPE_MISSING": "use an API key that may run workers",

@@ -242,6 +242,7 @@ class Job:
             data = declaration.signature.result.encode(value)
             if (hook := declaration.app.codec) is not None:
                 output = payload_codec.write(data, where, hook)
+                tracing.ended(self.span, "completed")
                 return self._written(
                     worker_pb2.Result(completed=worker_pb2.Completed(output=output))
                 )
@@ -255,6 +256,7 @@ class Job:
             tracing.raised(self.span, exc)
             _log.error("task %s %s: %s", self.name, self.task_id, exc)
             return self._failed(failure.from_exception(exc))
+        tracing.ended(self.span, "completed")
         seconds = self.run_seconds = time.monotonic() - self.started_at
         return wire.completed(self.task_id, self.lease_token, seconds, data)
 

@@ -252,9 +252,21 @@ class Session:
         for token in message.lost_lease_tokens:
             for job in self._held.lose(token):
                 job.lost = True
-                self._pool.cancel(job, "the lease was lost")
+                why = _why_lost(job)
+                self._pool.cancel(job, why)
                 if job.result is None:
-                    _log.warning("the lease of task %s was lost while it ran", job.task_id)
+                    threaded = job.started_at and not job.is_async and not job.isolated
+                    goes_on = (
+                        "; nobody can stop its thread: it runs on beside the next attempt, unless it"
+                        " looks at current_task().cancelled, or is declared with mode='process'"
+                    )
+                    _log.warning(
+                        "task %s %s is no longer this worker's: %s%s",
+                        job.name,
+                        job.task_id,
+                        why,
+                        goes_on if threaded else "",
+                    )
         for cancel in message.cancels:
             self.cancel(cancel)
         self._collect()
@@ -263,11 +275,11 @@ class Session:
         """Cancels a task's handler, or the task before its handler starts."""
         for job in self._held.find(message.task_id):
             if job.result is None:
-                self._pool.cancel(
-                    job,
-                    message.reason or "cancellation was requested",
-                    grace_seconds=_seconds(message.grace_duration),
-                )
+                grace_seconds = _seconds(message.grace_duration)
+                # Without a grace the server has ended it, in words that fit whatever it was.
+                over = "" if grace_seconds else _over_limit(job)
+                reason = over or message.reason or "cancellation was requested"
+                self._pool.cancel(job, reason, grace_seconds=grace_seconds)
         self._collect()
 
     def lease_tokens(self) -> Sequence[str]:
@@ -435,6 +447,21 @@ def _started(job: Job, now: float) -> messages.StartedTask:
         lease_token=job.lease_token,
         run_duration=duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9)),
     )
+
+
+def _why_lost(job: Job) -> str:
+    """Says why a lease is gone, as far as a worker can know: the server sends its token alone."""
+    told = "" if job.stopped else job.cancel_reason
+    return _over_limit(job) or told or "the lease was lost"
+
+
+def _over_limit(job: Job) -> str:
+    """Says that the attempt's own limit ended it, where that is so."""
+    left = job.time_left() if job.started_at else None
+    if left is None or left > 0:
+        return ""
+    limit = _seconds(job.assignment.start_to_close)
+    return f"the server ended its attempt at the timeout of {limit:g} s"
 
 
 def _seconds(message: duration_pb2.Duration) -> float:

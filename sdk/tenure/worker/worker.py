@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tenure.task import Declaration
 
 CONCURRENCY = 10
-PREFETCH_MAX = 1_000
+PREFETCH_MAX = 2_000
 GRACE_SECONDS = 30.0
 _HANDLER_COUNT_MAX = 1_000
 # Time for channel and tasks to end after the session has said goodbye.
@@ -250,7 +250,11 @@ class Worker:
     def _settings(self, *, ends_refused: bool) -> Settings:
         declarations = {name: task.declaration for name, task in self.app.tasks.items()}
         if not declarations:
-            raise errors.HandlerRefused(f"the app {self.app.name!r} has no tasks to serve")
+            raise errors.HandlerRefused(
+                f"the app {self.app.name!r} has no tasks to serve: a task is there once the module of"
+                " its @app.task is imported. Import those modules at the end of the app's own, or"
+                " start the worker with one that imports them all (`tenure worker shop.tasks:app`)"
+            )
         _resolve(declarations.values())
         isolated = [
             declaration

@@ -21,8 +21,10 @@ def build(commands: Any) -> None:
         "audit",
         "keys:audit",
         "list what operators did, newest first\n\n"
-        "Every call of an operator is in the record. Those that only read are left out here, unless"
-        "\n--all, --refused or --operation asks for them.",
+        "In the record is every call of AdminService and RegistryService with a key that is in\n"
+        "force, also one that was refused for its scope, and what `tenure key` does at the database.\n"
+        "Calls with no such key are in the servers' logs. Those that only read are left out here,\n"
+        "unless --all, --refused or --operation asks for them.",
         "tenure audit --limit 20\n"
         "tenure audit --principal mailer --since 7d\n"
         "tenure audit --refused --since 2026-03-01 --until 2026-04-01T12:00:00+02:00",
@@ -87,7 +89,10 @@ def _create(keys: Any) -> None:
         "--every-namespace", action="store_true", help="for every namespace, not for one"
     )
     create.add_argument(
-        "--expires", type=flags.seconds, metavar="TIME", help="how long it lives, such as 90d"
+        "--expires",
+        type=flags.some_seconds,
+        metavar="TIME",
+        help="how long it lives, such as 90d (as long as the key that makes it)",
     )
     _database(create)
 

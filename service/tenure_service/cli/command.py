@@ -56,4 +56,6 @@ def _call(arguments: Sequence[str]) -> int:
 
 
 def _complain(text: str) -> None:
-    print(f"tenure: {text}", file=sys.stderr)
+    from tenure_service.cli import show
+
+    show.note(f"tenure: {text}")

@@ -99,6 +99,7 @@ def _change(
         raise exits.CommandFailed("say either ids or --all", exits.USAGE)
     if not values.all and (values.queue or values.name):
         raise exits.CommandFailed("--queue and --name go with --all", exits.USAGE)
+    remote.check_ids(values.ids)
     ids = list(dict.fromkeys(values.ids))
     if values.all:
         items, _ = remote.collect(

@@ -5,9 +5,29 @@ from __future__ import annotations
 import argparse
 import datetime
 import re
-from typing import Final
+from typing import Any, Final
 
+#: Of any time that a flag takes: what the protocol allows for the longest of them.
+_DAYS_MAX: Final = 3_650
+_PRIORITY_MAX: Final = 100
+#: Settings for which nothing is a value: `--http ''` serves none.
+_MAY_BE_EMPTY: Final = frozenset({"http"})
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes no empty value.
+
+    An unset variable of a script, as in `--name "$NAME"`, would otherwise mean all, none or the
+    default.
+    """
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        whole = action.nargs != argparse.PARSER  # which holds what is left for a subcommand
+        if whole and action.dest not in _MAY_BE_EMPTY and "" in arg_strings:
+            text = "must not be empty; leave it out instead"
+            raise argparse.ArgumentError(action, text if action.option_strings else text[:17])
+        return super()._get_values(action, arg_strings)
 
 
 def remote() -> argparse.ArgumentParser:
@@ -59,14 +79,14 @@ def settings() -> argparse.ArgumentParser:
         help="refuse callers without a key (no); make keys with `tenure key create`",
     )
     for name, text in (
-        ("connections", "connections to PostgreSQL a process, at most"),
+        ("connections", "connections to PostgreSQL a process, at most (16)"),
         ("payload-memory-mib", "MiB of payloads that a process holds at most (512)"),
         ("processes", "server processes on the one port (1)"),
         ("lease-seconds", "how long a worker may be silent (30)"),
         ("first-lease-seconds", "the same, before its first heartbeat (15)"),
         ("heartbeat-seconds", "pause between heartbeats of a worker (5)"),
-        ("accept-seconds", "time for a worker to accept what it was handed"),
-        ("stop-grace-seconds", "how long a stop may take"),
+        ("accept-seconds", "time for a worker to accept what it was handed (4)"),
+        ("stop-grace-seconds", "how long a stop may take (30)"),
         ("log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
         ("log-format", "text, or json: an object a line (text)"),
     ):
@@ -96,12 +116,39 @@ def policy(made: argparse.ArgumentParser) -> None:
         box.add_argument(f"--{name}", type=seconds, metavar="TIME", help=text)
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, days_max: int = _DAYS_MAX) -> float:
     """Reads a time: `30`, `1.5`, `90s`, `5m`, `2h`, `1d`, `200ms`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 30, 90s, 5m, 2h or 90d")
-    return float(found[1]) * _UNITS[found[2]]
+    value = float(found[1]) * _UNITS[found[2]]
+    if value > days_max * 86_400:
+        unit = "day" if days_max == 1 else "days"
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than {days_max:,} {unit}")
+    return value
+
+
+def some_seconds(text: str) -> float:
+    """Reads a time above 0."""
+    value = seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0")
+    return value
+
+
+def seconds_of_a_day(text: str) -> float:
+    """Reads a time of a day at most: PostgreSQL's own timeouts end at 24 days."""
+    return seconds(text, 1)
+
+
+def priority(text: str) -> int:
+    """Reads a priority."""
+    found = re.fullmatch(r"-?[0-9]{1,3}", text.strip())
+    if found is None or abs(int(text)) > _PRIORITY_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number from -{_PRIORITY_MAX} to {_PRIORITY_MAX}"
+        )
+    return int(text)
 
 
 def instant(text: str) -> datetime.datetime:

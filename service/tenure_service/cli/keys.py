@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ _NAMESPACE_DEFAULT = "default"
 
 def create(values: argparse.Namespace) -> int:
     """Makes a key, and shows its secret this once."""
+    if values.every_namespace and values.namespace is not None:
+        raise exits.CommandFailed(
+            "--namespace and --every-namespace exclude each other", exits.USAGE
+        )
     lifetime = None if values.expires is None else datetime.timedelta(seconds=values.expires)
     if values.database is not None:
         key, secret = _create_in_database(values, lifetime)
@@ -89,6 +94,13 @@ def revoke(values: argparse.Namespace) -> int:
 
 def audit(values: argparse.Namespace) -> int:
     """Lists what operators did, newest first."""
+    _check_operation(values.operation)
+    if values.since is not None and values.until is not None and values.since >= values.until:
+        raise exits.CommandFailed(
+            f"--since {show.instant(values.since)} is not before --until"
+            f" {show.instant(values.until)}",
+            exits.USAGE,
+        )
     # Who asks for one operation, or for refusals, wants those of reads as well.
     changes_only = not (values.all or values.refused or values.operation)
     with remote.client(values) as client:
@@ -122,11 +134,30 @@ def audit(values: argparse.Namespace) -> int:
             )
             for event in events
         ],
-        empty="nothing was found; --all also lists what only reads",
+        empty="nothing was found" + ("; --all also lists what only reads" if changes_only else ""),
     )
     if more:
         show.note(f"these are the newest {len(events)}; --limit shows more")
     return exits.OK
+
+
+def _check_operation(name: str) -> None:
+    """Refuses a name that is in no record: nothing found would look like nothing done."""
+    from tenure_service.engine.access import Scope
+    from tenure_service.rpc import guard
+
+    known = sorted(
+        method.rpartition("/")[2] for method, scope in guard.SCOPES.items() if scope is Scope.ADMIN
+    )
+    if not name or name in known:
+        return
+    folded = {each.lower(): each for each in known}
+    close = [folded[each] for each in difflib.get_close_matches(name.lower(), folded)]
+    raise exits.CommandFailed(
+        f"there is no operation {name!r}; "
+        + (f"is it {' or '.join(close)}?" if close else f"there are {', '.join(known)}"),
+        exits.USAGE,
+    )
 
 
 def _create_in_database(
@@ -140,7 +171,7 @@ def _create_in_database(
         name = None if values.every_namespace else values.namespace or _NAMESPACE_DEFAULT
         namespace_id = None if name is None else Catalogue(database).namespace_id(name)
         row, secret = access.Keys(database, required=True).create(
-            ANYBODY,
+            dataclasses.replace(ANYBODY, actor=f"database:{direct.operator()}"),
             namespace_id=namespace_id,
             name=values.name,
             scopes=[Scope(scope) for scope in values.scopes],
@@ -183,6 +214,7 @@ def _row(row: rows.ApiKeyRow, worker_count: int = 0) -> dict[str, Any]:
         "revoked_at": row.revoked_at,
         "used_at": row.used_at,
         "worker_count": worker_count,
+        "created_by": row.created_by or "",
     }
 
 
@@ -190,7 +222,7 @@ def _print(keys: list[dict[str, Any]]) -> None:
     show.table(
         [
             *("id", "name", "namespace", "scopes", "queues"),
-            *("created", "expires", "revoked", "used", "workers"),
+            *("created", "expires", "revoked", "used", "workers", "made by"),
         ],
         [
             (
@@ -204,6 +236,7 @@ def _print(keys: list[dict[str, Any]]) -> None:
                 show.instant(key["revoked_at"]),
                 show.instant(key["used_at"]),
                 key["worker_count"],
+                key["created_by"],
             )
             for key in keys
         ],

@@ -16,6 +16,12 @@ def run(values: argparse.Namespace) -> None:
     """Writes the files and says what to do next."""
     folder = Path(values.name)
     name = folder.resolve().name
+    if folder.name in {"", ".."}:
+        raise exits.CommandFailed(
+            f"{values.name!r} names a folder that is there already: give a new one a name, such as"
+            " hello",
+            exits.USAGE,
+        )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,99}", name):
         raise exits.CommandFailed(
             f"{name!r} is no name for an app: use letters, digits, - and _, such as hello",

@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def build() -> argparse.ArgumentParser:
     """Builds the parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    top = flags.Parser(
         prog="tenure",
         description=_ABOUT,
         epilog=f"`tenure COMMAND --help` explains each with an example.\n\n{exits.HELP}",
@@ -205,7 +205,7 @@ def _doctor(commands: Any) -> None:
     flags.database(doctor)
     doctor.add_argument(
         "--timeout",
-        type=flags.seconds,
+        type=flags.seconds_of_a_day,
         default=60.0,
         metavar="TIME",
         help="time for the invariants, which read whole tables (60s)",
@@ -300,7 +300,9 @@ def _enqueue(group: Any, remote: Sequence[argparse.ArgumentParser]) -> None:
     enqueue.add_argument("--key", default="", help="idempotency key: a second one is the first")
     enqueue.add_argument("--lane", default="", help="lane key within the queue")
     enqueue.add_argument("--delay", type=flags.seconds, default=0.0, help="30, 5m, 2h: run later")
-    enqueue.add_argument("--priority", type=int, default=0, metavar="N", help="-100 to 100")
+    enqueue.add_argument(
+        "--priority", type=flags.priority, default=0, metavar="N", help="-100 to 100"
+    )
     enqueue.add_argument(
         "--wait", type=flags.seconds, metavar="SECONDS", help="wait for the result"
     )

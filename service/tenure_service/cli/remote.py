@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from tenure_service.cli import exits
+from tenure_service.cli import exits, show
 
 if TYPE_CHECKING:
     import argparse
@@ -70,6 +69,20 @@ def collect(page: Callable[[int, str], Page[T]], limit: int) -> tuple[list[T], b
             return items, bool(token)
 
 
+def check_ids(ids: Sequence[str]) -> None:
+    """Refuses what is no task id, before anything is done.
+
+    Raises:
+        CommandFailed: with all of them.
+    """
+    from tenure_service.engine import tokens
+
+    wrong = [text for text in ids if tokens.task_id_parse(text) is None]
+    if wrong:
+        what = "is no id of a task" if len(wrong) == 1 else "are no ids of tasks"
+        raise exits.CommandFailed(f"{', '.join(map(repr, wrong))} {what}", exits.USAGE)
+
+
 def settle(ids: Sequence[str], answers: Sequence[T | ServiceError]) -> tuple[list[T], int]:
     """Says which items of a batch were refused.
 
@@ -82,7 +95,8 @@ def settle(ids: Sequence[str], answers: Sequence[T | ServiceError]) -> tuple[lis
     worst = exits.OK
     for task_id, answer in zip(ids, answers, strict=True):
         if isinstance(answer, tenure.ServiceError):
-            print(f"tenure: {task_id}: {answer}", file=sys.stderr)
+            named = "" if task_id in str(answer) else f"{task_id}: "
+            show.note(f"tenure: {named}{answer}")
             worst = max(worst, code(answer))
         else:
             done.append(answer)

@@ -110,6 +110,7 @@ def _print(findings: Findings, values: argparse.Namespace) -> None:
                 "found": findings.found,
                 "voided": findings.voided,
                 "ready": findings.ready,
+                "keys": findings.keys,
             }
         )
         return
@@ -129,6 +130,7 @@ def _print(findings: Findings, values: argparse.Namespace) -> None:
             ("timers", f"{found.timer_count}, {found.timer_due_count} of them due already"),
             ("timeouts due", f"{found.timeout_due_count} of waiting tasks"),
             ("timers held", _held(findings.restore)),
+            ("keys in force", _keys(findings)),
         ]
     )
     print()
@@ -136,6 +138,18 @@ def _print(findings: Findings, values: argparse.Namespace) -> None:
         ["namespace", "queue", "ready"],
         [(row.namespace, row.queue, row.ready_count) for row in findings.ready],
         empty="no task waits for a worker",
+    )
+
+
+def _keys(findings: Findings) -> str | None:
+    """Names the keys: a restore makes those good again that were revoked after its moment."""
+    if not findings.keys:
+        return None
+    names = ", ".join(f"{key.name} ({key.id})" for key in findings.keys)
+    return (
+        f"{len(findings.keys)}: {names}\n"
+        "one that was revoked since that moment is in force again: `tenure key revoke ID --database`"
+        " before\nservers start; one that was made since is not known"
     )
 
 

@@ -11,8 +11,11 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
+
+from tenure_service.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 def document(value: Any) -> None:
     """Prints one JSON document."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    print(_json(plain(value), indent=2))
 
 
 def plain(value: Any) -> Any:
@@ -62,19 +65,22 @@ def payload_text(payload: Payload | None) -> str:
     """Gives a payload as one line of JSON."""
     if payload is None:
         return "-"
-    return json.dumps(plain(payload), ensure_ascii=False)
+    return _json(plain(payload))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """Writes JSON as people read it: in their letters, but for those that steer a terminal."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return re.sub(r"[^\n\x20-\x7e]", _escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def instant(value: datetime.datetime | None) -> str:
     """Gives an instant in the zone of this machine."""
     return "-" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def printable(text: str) -> str:
-    """Shows control characters instead of obeying them: texts of handlers are not ours."""
-    if text.isprintable():
-        return text
-    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
@@ -130,7 +136,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
 
 def note(text: str) -> None:
     """Prints a remark for people to stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text, "\n"), file=sys.stderr)
 
 
 @contextlib.contextmanager

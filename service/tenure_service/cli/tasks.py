@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tenure_service.cli import exits, policies, remote, show
+from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
     import argparse
@@ -271,6 +272,7 @@ def _page(
 
 def cancel(values: argparse.Namespace) -> int:
     """Asks for the end of tasks."""
+    remote.check_ids(values.ids)
     with remote.client(values) as client:
         answers = client.cancel_tasks(values.ids, reason=values.reason, grace=values.grace)
     return _print_states(values, answers)
@@ -301,4 +303,4 @@ def why(values: argparse.Namespace) -> None:
         return
     print(answer.state.value)
     for reason in answer.reasons:
-        print(f"  {reason}")
+        print(f"  {logs.printable(reason)}")

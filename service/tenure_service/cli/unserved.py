@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from tenure_service.engine.errors import TenureError
@@ -38,9 +39,23 @@ async def tell(server: Server, namespace: str, say: Callable[[str], None]) -> No
             told.add((queue, name))
             count = counts[queue, name]
             tasks = "1 task waits" if count == 1 else f"{count} tasks wait"
+            elsewhere: list[str] = []
+            with contextlib.suppress(TenureError):
+                elsewhere = await server.served_queues(namespace, name)
             say(
                 f"  waiting   {tasks} on queue {queue} for a handler named {name!r}, and no worker"
-                f" has one.\n            Add `@app.task def {name}(...)` to an app, or correct the"
-                " name: `tenure task why ID`."
+                f" has one{_advice(name, queue, elsewhere)}"
             )
         suspected = set(counts)
+
+
+def _advice(name: str, queue: str, elsewhere: list[str]) -> str:
+    if elsewhere:
+        return (
+            f" there.\n            It is served on queue {', '.join(elsewhere)}: enqueue it with"
+            f" `--queue {elsewhere[0]}`, or declare it with queue={queue!r}."
+        )
+    return (
+        f".\n            Add `@app.task def {name}(...)` to a module that the app's own imports, or"
+        " correct the name: `tenure task why ID`."
+    )

@@ -7,15 +7,14 @@ the end of the parent, however it came about, and the worker stops.
 from __future__ import annotations
 
 import collections
-import json
 import logging
 import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tenure_service.cli import apps, exits
+from tenure_service.cli import apps, examples, exits
 from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ _log = logging.getLogger(__name__)
 
 DEV_TIME_FORMAT: Final = "%H:%M:%S"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-# Values to type for the parameters of the example that `tenure dev` shows.
-_EXAMPLES: Final[dict[Any, Any]] = {str: "text", int: 1, float: 1.5, bool: True}
 
 
 def run(values: argparse.Namespace) -> None:
@@ -88,28 +85,9 @@ def _served(app: App, queues: list[str] | None) -> str:
 def _introduce(app: App, *, hint: bool) -> None:
     """Says on the terminal of `tenure dev` what is served, and what to type next."""
     print(f"  worker    serves {_served(app, None) or 'nothing'}", flush=True)
-    address = app.target.address
-    where = "" if address == "127.0.0.1:7711" else f" --address {address}"
     if hint and app.tasks:
-        name, task = next(iter(app.tasks.items()))
-        command = f"tenure task enqueue {name} --input '{_example(task)}' --wait 10{where}"
+        command = examples.command(next(iter(app.tasks.values())), app.target.address)
         print(f"\n  Try in another terminal:\n    {command}\n", flush=True)
-
-
-def _example(task: Any) -> str:
-    """Gives parameters that the task may take, as JSON for a shell."""
-    import inspect
-
-    values = {}
-    for name, parameter in inspect.signature(task.declaration.function).parameters.items():
-        annotation = parameter.annotation
-        if isinstance(annotation, str):
-            annotation = {"str": str, "int": int, "float": float, "bool": bool}.get(annotation)
-        if annotation in _EXAMPLES:
-            values[name] = _EXAMPLES[annotation]
-        elif parameter.default is inspect.Parameter.empty:
-            values[name] = None
-    return json.dumps(values)
 
 
 def stop_with_parent(parent_fd: int) -> None:

@@ -57,6 +57,19 @@ class Principal:
             named = f"the queue {queue!r}" if queue else "all queues at once: name one"
             raise scope_missing(f"queue {queue}".strip(), f"this key may not use {named}")
 
+    def check_every_queue(self, what: str) -> None:
+        """Lets it do what is not of one queue; `what` names that.
+
+        Raises:
+            TenureError: SCOPE_MISSING.
+        """
+        if self.restricted:
+            raise scope_missing(
+                "every queue",
+                f"this key is for some queues ({', '.join(self.queue_globs)}), and {what} concern"
+                " every one",
+            )
+
     def check_scope(self, scope: Scope) -> None:
         """Lets it do what needs a scope.
 

@@ -57,8 +57,8 @@ OVERLOAD_PAUSE: Final = timedelta(milliseconds=500)
 ASSIGN_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Tasks of a lane whose inputs nobody has seen yet: as many as the largest inputs allow.
 ASSIGN_FIRST_COUNT: Final = ASSIGN_BYTES_MAX // PAYLOAD_BYTES_MAX
-#: One lease row; larger arrays cost more to read back in the careful form than they save.
-LEASE_TASK_COUNT_MAX: Final = 200
+#: One lease row: what a worker that has earned its prefetch frees in the time of a pick or two.
+LEASE_TASK_COUNT_MAX: Final = 500
 
 #: How long a worker that gave everything back is handed nothing; doubled each time.
 RELEASE_PAUSE: Final = timedelta(milliseconds=100)

@@ -7,7 +7,7 @@ next". A `Policy` is complete, is stored once for all tasks that share it, and n
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -115,12 +115,22 @@ class Policy:
 
 
 def resolve(*sources: PartialPolicy | None) -> Policy:
-    """Puts sources together: for each field the first that says something, else the default."""
+    """Puts sources together: for each field the first that says something, else the default.
+
+    A cap of the delay that was said before the first delay, or by nobody, gives way to it: whoever
+    asks for ten minutes is not to get one. One that goes before it holds.
+    """
     said: dict[str, Any] = {}
+    cap_least = 0
     for source in reversed(sources):
-        if source is not None:
-            said.update(source.to_json())
-    return Policy(**_typed(said))
+        words = {} if source is None else source.to_json()
+        said.update(words)
+        if "max_delay_ms" in words:
+            cap_least = 0
+        elif "initial_delay_ms" in words:
+            cap_least = words["initial_delay_ms"]
+    complete = Policy(**_typed(said))
+    return replace(complete, max_delay_ms=max(complete.max_delay_ms, cap_least))
 
 
 def _typed(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from tenure.v1 import admin_service_pb2 as service
 from tenure.v1 import admin_service_pb2_grpc as service_grpc
 from tenure_service.engine import limits, tokens
-from tenure_service.engine.access import Scope, scope_missing
+from tenure_service.engine.access import Principal, Scope, scope_missing
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.engine.states import DeadLetterState
 from tenure_service.engine.tokens import TaskKey
@@ -46,6 +46,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         principal = PRINCIPAL.get()
         if principal.namespace_id is not None:
             raise scope_missing("every namespace", "this key is for one namespace only")
+        principal.check_every_queue("namespaces")
         if not _NAMESPACE.fullmatch(request.name):
             raise FieldInvalid(
                 [("name", "must be 1 to 100 lower case letters, digits, `-` and `_`")]
@@ -77,7 +78,9 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         found = await self._calls.run(
             operate.list_workers, self._hub.database, await self._calls.namespace_id(context)
         )
-        return service.ListWorkersResponse(workers=[views.worker_message(row) for row in found])
+        principal = PRINCIPAL.get()
+        shown = (_of_queues(views.worker_message(row), principal) for row in found)
+        return service.ListWorkersResponse(workers=[one for one in shown if one is not None])
 
     @operated
     async def GetQueueStatistics(
@@ -87,6 +90,9 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         check = Check()
         check.text("queue", request.queue, limits.NAME_BYTES_MAX)
         check.done()
+        principal = PRINCIPAL.get()
+        if request.queue:
+            principal.check_queue(request.queue)
         found = await self._calls.run(
             operate.queue_statistics,
             self._hub.database,
@@ -94,7 +100,9 @@ class AdminServicer(service_grpc.AdminServiceServicer):
             queue=request.queue or None,
         )
         return service.GetQueueStatisticsResponse(
-            statistics=[views.queue_statistics_message(row) for row in found]
+            statistics=[
+                views.queue_statistics_message(row) for row in found if principal.may_use(row.queue)
+            ]
         )
 
     @operated
@@ -109,6 +117,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         if request.state not in service.DeadLetterState.values():
             check.wrong("state", f"is {request.state}, which this server does not know")
         check.done()
+        PRINCIPAL.get().check_queue(request.queue)
         state = DeadLetterState.OPEN
         if request.state != service.DEAD_LETTER_STATE_UNSPECIFIED:
             name = service.DeadLetterState.Name(request.state)
@@ -138,10 +147,12 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     ) -> service.ReplayDeadLettersResponse:
         """Makes dead tasks ready again; see the protocol."""
         keys = _keys(request.task_ids)
+        namespace_id = await self._calls.namespace_id(context)
+        keys = await self._visible(namespace_id, keys)
         answers, lanes = await self._calls.run(
             operate.replay,
             self._hub.database,
-            await self._calls.namespace_id(context),
+            namespace_id,
             [key for key in keys if key is not None],
         )
         if lanes:
@@ -160,10 +171,12 @@ class AdminServicer(service_grpc.AdminServiceServicer):
     ) -> service.DiscardDeadLettersResponse:
         """Marks dead letters as dealt with; see the protocol."""
         keys = _keys(request.task_ids)
+        namespace_id = await self._calls.namespace_id(context)
+        keys = await self._visible(namespace_id, keys)
         answers = await self._calls.run(
             operate.discard,
             self._hub.database,
-            await self._calls.namespace_id(context),
+            namespace_id,
             [key for key in keys if key is not None],
         )
         response = service.DiscardDeadLettersResponse()
@@ -245,6 +258,7 @@ class AdminServicer(service_grpc.AdminServiceServicer):
         self, request: service.ListAuditEventsRequest, context: Context
     ) -> service.ListAuditEventsResponse:
         """Lists what operators did; see the protocol."""
+        PRINCIPAL.get().check_every_queue("events of the record")
         check = Check()
         page_size = check.page_size(request.page_size)
         wanted = _deeds_wanted(check, request)
@@ -268,6 +282,29 @@ class AdminServicer(service_grpc.AdminServiceServicer):
             events=[_audit_event(row) for row in found], next_page_token=token
         )
 
+    async def _visible(
+        self, namespace_id: int, keys: Sequence[TaskKey | None]
+    ) -> list[TaskKey | None]:
+        """Gives None in the place of tasks that do not exist for the caller."""
+        if not PRINCIPAL.get().restricted:
+            return list(keys)
+        there = [key for key in keys if key is not None]
+        shown = await self._calls.run(self._hub.keys.visible, PRINCIPAL.get(), namespace_id, there)
+        return [key if key in shown else None for key in keys]
+
+
+def _of_queues(message: service.Worker, principal: Principal) -> service.Worker | None:
+    """Leaves out what a worker serves on queues that the caller may not use; None: all of it."""
+    if not principal.restricted:
+        return message
+    kept = [each for each in message.handlers if principal.may_use(each.queue)]
+    del message.handlers[:]
+    message.handlers.extend(kept)
+    for queue in list(message.slots.by_queue):
+        if not principal.may_use(queue):
+            del message.slots.by_queue[queue]
+    return message if kept else None
+
 
 def _api_key(row: rows.ApiKeyRow, worker_count: int = 0) -> service.ApiKey:
     message = service.ApiKey(
@@ -278,6 +315,7 @@ def _api_key(row: rows.ApiKeyRow, worker_count: int = 0) -> service.ApiKey:
         queue_globs=row.queue_globs,
         created_at=views.timestamp(row.created_at),
         worker_count=worker_count,
+        created_by=row.created_by or "",
     )
     if row.expires_at is not None:
         message.expires_at.CopyFrom(views.timestamp(row.expires_at))

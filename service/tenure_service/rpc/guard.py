@@ -12,6 +12,7 @@ from tenure_service.engine.access import Principal, Scope, scope_missing
 from tenure_service.engine.errors import TenureError
 from tenure_service.rpc import errors
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context
+from tenure_service.rpc.refusals import Refusals
 from tenure_service.usecase.access import Keys
 
 _WORKER: Final = "/tenure.v1.WorkerService/"
@@ -59,6 +60,7 @@ class Guard(grpc.aio.ServerInterceptor):
     def __init__(self, keys: Keys, calls: Calls) -> None:
         self._keys = keys
         self._calls = calls
+        self._refusals = Refusals(keys, calls)
 
     async def intercept_service(
         self,
@@ -70,25 +72,44 @@ class Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith(_OPEN):
             return handler
+        secret = _secret(handler_call_details.invocation_metadata)
         try:
-            principal = await self._admit(method, handler_call_details.invocation_metadata)
+            principal = await self._identify(secret)
         except TenureError as exc:
-            return _refusing(handler, exc)
+            error = exc
+
+            async def tell(_: Any, context: Context) -> None:
+                await self._refusals.tell(secret, error, context)
+
+            return _refusing(handler, error, tell)
         # The handler runs in the same task, and so in this context.
         PRINCIPAL.set(principal)
+        try:
+            _check(principal, method)
+        except TenureError as exc:
+            denied = exc
+
+            async def record(request: Any, context: Context) -> None:
+                if SCOPES.get(method) is Scope.ADMIN:
+                    action = method.rpartition("/")[2]
+                    await self._refusals.record(action, request, context, denied)
+
+            return _refusing(handler, denied, record)
         return handler
 
-    async def _admit(self, method: str, metadata: Any) -> Principal:
-        secret = _secret(metadata)
+    async def _identify(self, secret: str | None) -> Principal:
         principal = self._keys.known(secret)
         if principal is None:
             principal = await self._calls.run(self._keys.identify, secret)
-        if method not in SCOPES:
-            raise scope_missing("none", f"{method} may not be called")
-        scope = SCOPES[method]
-        if scope is not None:
-            principal.check_scope(scope)
         return principal
+
+
+def _check(principal: Principal, method: str) -> None:
+    if method not in SCOPES:
+        raise scope_missing("none", f"{method} may not be called")
+    scope = SCOPES[method]
+    if scope is not None:
+        principal.check_scope(scope)
 
 
 def _secret(metadata: Any) -> str | None:
@@ -101,13 +122,17 @@ def _secret(metadata: Any) -> str | None:
     return None
 
 
-def _refusing(handler: Any, error: TenureError) -> Any:
-    """Gives a handler of the same kind that answers with an error."""
+def _refusing(
+    handler: Any, error: TenureError, note: Callable[[Any, Context], Awaitable[None]]
+) -> Any:
+    """Gives a handler of the same kind that notes a call and answers it with an error."""
 
-    async def refuse(_: Any, context: Context) -> Any:
+    async def refuse(request: Any, context: Context) -> Any:
+        await note(request, context)
         await errors.abort(context, error)
 
-    async def refuse_stream(_: Any, context: Context) -> Any:
+    async def refuse_stream(request: Any, context: Context) -> Any:
+        await note(request, context)
         await errors.abort(context, error)
         yield  # pragma: no cover - makes it a stream
 

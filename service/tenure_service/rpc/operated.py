@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from tenure_service.engine.errors import TenureError
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, Handler, namespace, unary
+from tenure_service.rpc.decoding import Undecodable
 from tenure_service.usecase.access import Deed
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,13 @@ def operated(handler: Handler) -> Handler:
     return unary(recorded)
 
 
+async def record_refusal(
+    calls: Calls, action: str, request: Any, context: Context, error: TenureError
+) -> None:
+    """Writes down a call that did not come as far as its handler."""
+    await _record(calls, _deed(action, request, context, error.reason), done=False)
+
+
 async def _record(calls: Calls, deed: Deed, *, done: bool) -> None:
     """Writes a deed down; what was done and cannot be is an error of the call."""
     try:
@@ -49,7 +57,7 @@ async def _record(calls: Calls, deed: Deed, *, done: bool) -> None:
             raise
 
 
-def _deed(action: str, request: Message, context: Context, outcome: str) -> Deed:
+def _deed(action: str, request: Message | Undecodable, context: Context, outcome: str) -> Deed:
     return Deed(
         namespace=None if action in _GENERAL else _namespace(context),
         actor=PRINCIPAL.get().actor,
@@ -67,8 +75,10 @@ def _namespace(context: Context) -> str | None:
         return None
 
 
-def _summary(request: Message) -> str:
+def _summary(request: Message | Undecodable) -> str:
     """Tells what was asked, as JSON: requests of operators hold neither payloads nor secrets."""
+    if isinstance(request, Undecodable):
+        return ""
     try:
         text = json_format.MessageToJson(
             request,

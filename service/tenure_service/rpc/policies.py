@@ -72,6 +72,9 @@ def read(check: Check, path: str, message: policy.TaskPolicy) -> PartialPolicy |
         else None,
         non_retryable_types=_types(check, prefix, retry),
     )
+    first, most = said.initial_delay_ms, said.max_delay_ms
+    if first is not None and most is not None and first > most:
+        check.wrong(f"{prefix}.max_delay", f"is below initial_delay, {first / 1000:g} s")
     return dataclasses.replace(said, **said_timeouts)
 
 

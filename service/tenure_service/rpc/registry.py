@@ -4,11 +4,13 @@ from tenure.v1 import registry_service_pb2 as service
 from tenure.v1 import registry_service_pb2_grpc as service_grpc
 from tenure_service.engine.policy import PartialPolicy, resolve
 from tenure_service.rpc import pages, policies, views
-from tenure_service.rpc.call import Calls, Context
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.rpc.operated import operated
 from tenure_service.store import rows
 from tenure_service.usecase import operate
+
+_DEFINITIONS = "task definitions"
 
 
 class RegistryServicer(service_grpc.RegistryServiceServicer):
@@ -24,6 +26,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
     ) -> service.SetTaskDefinitionResponse:
         """Stores an override; see the protocol."""
         check = Check()
+        PRINCIPAL.get().check_every_queue(_DEFINITIONS)
         check.name("name", request.name, required=True)
         override = policies.read(check, "override", request.override) or PartialPolicy()
         check.done()
@@ -42,6 +45,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         self, request: service.ListTaskDefinitionsRequest, context: Context
     ) -> service.ListTaskDefinitionsResponse:
         """Lists task definitions; see the protocol."""
+        PRINCIPAL.get().check_every_queue(_DEFINITIONS)
         check = Check()
         page_size = check.page_size(request.page_size)
         check.done()
@@ -66,6 +70,7 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         check = Check()
         check.name("name", request.name, required=True)
         check.done()
+        PRINCIPAL.get().check_queue(request.name)
         row = await self._calls.run(
             operate.set_queue,
             self._hub.database,
@@ -93,7 +98,8 @@ class RegistryServicer(service_grpc.RegistryServiceServicer):
         )
         token = pages.write("queues", found[-1].name) if len(found) == page_size else ""
         return service.ListQueuesResponse(
-            queues=[_queue(row) for row in found], next_page_token=token
+            queues=[_queue(row) for row in found if PRINCIPAL.get().may_use(row.name)],
+            next_page_token=token,
         )
 
 

@@ -12,7 +12,10 @@ from tenure_service.store.jsonb import clean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key to be made; without a namespace it is for every one, without a lifetime for ever."""
+    """A key to be made; without a namespace it is for every one, without a lifetime for ever.
+
+    It ends no later than the key that makes it, `maker_id`.
+    """
 
     namespace_id: int | None
     name: str
@@ -20,6 +23,7 @@ class NewKey:
     scopes: Sequence[str]
     queue_globs: Sequence[str]
     created_by: str
+    maker_id: str | None
     lifetime_ms: int | None
 
 
@@ -56,6 +60,7 @@ def create_key(conn: Conn, key: NewKey) -> rows.ApiKeyRow:
         "scopes": list(key.scopes),
         "queue_globs": [clean(glob) for glob in key.queue_globs],
         "created_by": clean(key.created_by),
+        "maker_id": key.maker_id,
         "lifetime_ms": key.lifetime_ms,
     }
     return statements.one(conn, "api_key_insert", rows.ApiKeyRow, parameters)

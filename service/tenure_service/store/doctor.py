@@ -41,6 +41,10 @@ class NotChecked(Exception):
     """PostgreSQL did not answer a question; the message says why."""
 
 
+class TooLong(NotChecked):
+    """PostgreSQL had not answered when the time was over."""
+
+
 @contextlib.contextmanager
 def connected(dsn: str, schema: str) -> Iterator[Conn]:
     """Opens a connection whose transactions only read.
@@ -81,7 +85,7 @@ def _answered() -> Iterator[None]:
     try:
         yield
     except psycopg.errors.QueryCanceled as exc:
-        raise NotChecked("it took too long") from exc
+        raise TooLong("it took too long") from exc
     except psycopg.Error as exc:
         lines = str(exc).strip().splitlines()
         raise NotChecked(lines[0] if lines else type(exc).__name__) from exc
@@ -142,6 +146,16 @@ def tables(conn: Conn, schema: str, *, now: datetime | None) -> list[rows.Doctor
 def parts(conn: Conn, schema: str) -> list[rows.DoctorPart]:
     """Lists the indexes, constraints and triggers that there are."""
     return statements.many(conn, "doctor_part_list", rows.DoctorPart, {"schema": schema})
+
+
+def columns(conn: Conn, schema: str) -> list[rows.DoctorColumn]:
+    """Lists the columns that there are."""
+    return statements.many(conn, "doctor_column_list", rows.DoctorColumn, {"schema": schema})
+
+
+def functions(conn: Conn, schema: str) -> list[rows.DoctorFunction]:
+    """Lists the functions that there are."""
+    return statements.many(conn, "doctor_function_list", rows.DoctorFunction, {"schema": schema})
 
 
 def holders(conn: Conn, held: timedelta, *, now: datetime | None) -> list[rows.DoctorHolder]:

@@ -1,4 +1,4 @@
-"""The indexes, constraints and triggers that the migrations make, as the golden dump tells them.
+"""The columns, functions, indexes, constraints and triggers that the migrations make, as the golden dump tells them.
 
 The dump is compared with a migrated database by a test, and goes with the migrations wherever the
 package goes. Only what has a name of its own counts: parts of partitions come and go with those of
@@ -25,6 +25,14 @@ _INDEX: Final = re.compile(
 _TRIGGER: Final = re.compile(
     r"^CREATE TRIGGER (\w+) [^;]*? ON tenure\.(\w+) .*?;$", re.DOTALL | re.MULTILINE
 )
+_COLUMN: Final = re.compile(
+    r"^ {4}(?!CONSTRAINT )(\w+) (.+?)(?: DEFAULT (.+?))?(?: CONSTRAINT \w+)?( NOT NULL)?,?$",
+    re.MULTILINE,
+)
+_FUNCTION: Final = re.compile(
+    r"^CREATE (FUNCTION tenure\.(\w+)\(\).*?\$\$(.*?)\$\$);$", re.DOTALL | re.MULTILINE
+)
+_TABLE_OF_PARTITION: Final = re.compile(r" ATTACH PARTITION tenure\.(\w+) FOR VALUES")
 _OF_PARTITION: Final = re.compile(r" ATTACH PARTITION tenure\.(\w+);$", re.MULTILINE)
 
 
@@ -51,9 +59,68 @@ class Part:
         return self.kind is not Kind.INDEX or "UNIQUE" in self.statement
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table; `initial` is its default."""
+
+    table: str
+    name: str
+    type: str
+    required: bool
+    initial: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One function, with the statement that makes it."""
+
+    name: str
+    body: str
+    statement: str
+
+
+def columns(schema: str) -> list[Column]:
+    """Gives every column of a migrated schema of this release."""
+    text = _dump()
+    of_partitions = set(_TABLE_OF_PARTITION.findall(text))
+    return [
+        Column(
+            table=table,
+            name=name,
+            type=plain(kind, schema),
+            required=bool(required),
+            initial=plain(initial, schema) or None,
+        )
+        for table, body in _TABLE.findall(text)
+        if table not in of_partitions
+        for name, kind, initial, required in _COLUMN.findall(body)
+    ]
+
+
+def functions(schema: str) -> list[Function]:
+    """Gives every function of a migrated schema of this release."""
+    return [
+        Function(
+            name=name,
+            body=plain(body, schema),
+            statement=_of(f"CREATE OR REPLACE {statement}", schema),
+        )
+        for statement, name, body in _FUNCTION.findall(_dump())
+    ]
+
+
+def plain(text: str, schema: str) -> str:
+    """Gives a text of the catalogue or the dump as both say it: on one line, without the schema."""
+    return " ".join(text.replace(_SCHEMA, "").replace(f"{schema}.", "").split())
+
+
+def _dump() -> str:
+    return (migrate.directory() / _DUMP).read_text(encoding="utf-8")
+
+
 def expected(schema: str) -> list[Part]:
     """Gives every part of a migrated schema of this release, in the order of the dump."""
-    text = (migrate.directory() / _DUMP).read_text(encoding="utf-8")
+    text = _dump()
     of_partitions = set(_OF_PARTITION.findall(text))
     found = [
         Part(

@@ -27,7 +27,8 @@ _SECRETS: Final = (
         re.compile(r"(?i)\b(password|sslpassword)(['\"]?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s'\"]+)"),
         r"\1\2***",
     ),
-    (re.compile(r"(?i)\b(bearer)\s+[^\s'\",)]+"), r"\1 ***"),
+    # Not the words `Bearer KEY` of advice.
+    (re.compile(r"(?i)\b(bearer)\s+(?!(?-i:KEY|SECRET)\b)[^\s'\",;)`]+"), r"\1 ***"),
     (re.compile(r"\btenure_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"), "tenure_***"),
 )
 #: Fields that a line is made of, before those that stand beside it.
@@ -35,6 +36,8 @@ _PLACES: Final = ("timestamp", "level", "logger", "event", "exception", "stack")
 _LEFT: Final = frozenset({"asctime", "message"})
 #: Often enough to see that it goes on, and not so often that it hides what else happens.
 CALM_SECONDS: Final = 10.0
+#: What lays out a traceback, and does nothing else to a terminal.
+_LAYOUT: Final = "\n\t"
 _PLAIN: Final = re.compile(r"[^\s\"'=]+")
 
 
@@ -150,7 +153,7 @@ def configure(
     except ImportError:
         # The install for workers alone does without it, and without fields.
         name = " %(name)s:" if logger_names else ""
-        made = logging.Formatter(f"%(asctime)s %(levelname)s{name} %(message)s", time_format)
+        made = _Plain(f"%(asctime)s %(levelname)s{name} %(message)s", time_format)
     handler.setFormatter(made)
     handler.addFilter(Calm("psycopg.pool"))
     root.addHandler(handler)
@@ -191,6 +194,23 @@ def formatter(
     )
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Shows control characters instead of obeying them: what callers and handlers wrote is not ours.
+
+    Args:
+        text: Whatever anybody sent.
+        keep: Letters that stay, such as the ends of lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable() or letter in keep
+        else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def scrubbed(text: str) -> str:
     """Gives a text without the secrets in it."""
     for pattern, rest in _SECRETS:
@@ -211,6 +231,14 @@ def _without_secrets(_logger: Any, _name: str, event: Event) -> Event:
     }
 
 
+class _Plain(logging.Formatter):
+    """Writes a line of words alone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Gives the line, and below it a traceback."""
+        return printable(super().format(record), _LAYOUT)
+
+
 class _Line:
     """Writes a line for people: time, level, module, words, then `key=value`."""
 
@@ -223,7 +251,7 @@ class _Line:
         words = [f"{event['timestamp']} {event['level'].upper()}{where} {event['event']}"]
         words += [f"{key}={_value(value)}" for key, value in _beside(event)]
         below = [str(event[name]) for name in ("exception", "stack") if event.get(name)]
-        return "\n".join([" ".join(words), *below])
+        return printable("\n".join([" ".join(words), *below]), _LAYOUT)
 
 
 def _beside(event: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from tenure_service.engine.access import ANYBODY, Principal, Scope
+from tenure_service.engine.access import ANYBODY, Principal, Scope, scope_missing
 from tenure_service.engine.errors import Reason, TenureError, unauthenticated
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import access, rows
@@ -79,6 +79,22 @@ class Keys:
                 self.refresh()
         raise _unauthenticated(missing=False)
 
+    def why_refused(self, secret: str) -> str:
+        """Says for people why a secret is refused, and whose it was.
+
+        Raises:
+            TenureError: DATABASE_UNAVAILABLE.
+        """
+        if not _SECRET.fullmatch(secret):
+            return "what it sent is not in the form of a key"
+        wanted = secret_hash(secret)
+        found = self._database.read(lambda conn: access.list_keys(conn, include_ended=True))
+        for row in found:
+            if row.hash == wanted and row.ended:
+                how = "has expired" if row.revoked_at is None else "was revoked"
+                return f"the key {row.name!r} ({row.key_id}) {how}"
+        return "the key is not known"
+
     def refresh(self) -> None:
         """Reads the keys anew, and notes which were used.
 
@@ -125,8 +141,10 @@ class Keys:
     ) -> tuple[rows.ApiKeyRow, str]:
         """Makes a key; gives it with its secret, which is kept nowhere.
 
+        Without a lifetime it ends with the key that makes it, if that one ends.
+
         Raises:
-            TenureError: SCOPE_MISSING: it could do more than its maker.
+            TenureError: SCOPE_MISSING: it could do more than its maker, or for longer.
         """
         scopes = sorted(set(scopes))
         maker.check_grant(
@@ -140,9 +158,24 @@ class Keys:
             scopes=scopes,
             queue_globs=list(queue_globs) or ["*"],
             created_by=maker.actor,
+            maker_id=maker.key_id,
             lifetime_ms=None if lifetime is None else int(lifetime.total_seconds() * 1000),
         )
-        row = self._database.transact(lambda conn: access.create_key(conn, new))
+
+        def work(conn: Conn) -> rows.ApiKeyRow:
+            row = access.create_key(conn, new)
+            if row.expires_at is not None and lifetime is not None:
+                # Both are of one transaction, and so of one reading of the clock.
+                lacking = row.created_at + lifetime - row.expires_at
+                if lacking > timedelta(milliseconds=1):
+                    raise scope_missing(
+                        "lifetime",
+                        "a key ends no later than the one that makes it, at "
+                        f"{row.expires_at:%Y-%m-%d %H:%M:%S %Z}",
+                    )
+            return row
+
+        row = self._database.transact(work)
         self._changed()
         return row, secret
 
@@ -163,9 +196,14 @@ class Keys:
         Raises:
             TenureError: NOT_REGISTERED.
         """
-        row = self._database.transact(
-            lambda conn: access.revoke_key(conn, key_id, revoker.namespace_id)
+        seen = not revoker.restricted or any(
+            key.key_id == key_id for key in self.list_(revoker, include_ended=True)
         )
+        row = None
+        if seen:
+            row = self._database.transact(
+                lambda conn: access.revoke_key(conn, key_id, revoker.namespace_id)
+            )
         if row is None:
             raise TenureError(
                 Reason.NOT_REGISTERED,
@@ -226,7 +264,9 @@ def _principal(row: rows.ApiKeyRow) -> Principal:
 
 
 def _sees(viewer: Principal, row: rows.ApiKeyRow) -> bool:
-    return viewer.namespace_id is None or viewer.namespace_id == row.namespace_id
+    if viewer.namespace_id is not None and viewer.namespace_id != row.namespace_id:
+        return False
+    return not viewer.restricted or set(row.queue_globs) <= set(viewer.queue_globs)
 
 
 def _unauthenticated(*, missing: bool) -> TenureError:

@@ -10,7 +10,7 @@ database, so a check that was cut short is run again. Holds INV-04, INV-07, INV-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tenure_service.store import restores, rows
+from tenure_service.store import access, restores, rows
 from tenure_service.store.database import Conn, Database
 from tenure_service.usecase import expire
 from tenure_service.usecase.catalogue import Catalogue
@@ -30,6 +30,14 @@ class Voided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInForce:
+    """An API key that is accepted."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What stands in a restored database.
 
@@ -40,6 +48,7 @@ class Findings:
         found: What was void, and what waited for its time, before anything was voided.
         ready: Tasks that wait for a worker, by queue, at the end.
         voided: What this call voided.
+        keys: API keys in force; any of them may have been revoked since that moment.
     """
 
     restore: rows.RestoreRow | None
@@ -48,6 +57,7 @@ class Findings:
     found: rows.RestoreCounts
     ready: Sequence[rows.ReadyCount] = field(default_factory=list)
     voided: Voided = Voided()
+    keys: Sequence[KeyInForce] = field(default_factory=list)
 
 
 def look(database: Database) -> Findings:
@@ -61,6 +71,10 @@ def look(database: Database) -> Findings:
             data=restores.data(conn),
             found=restores.counts(conn, void_until=None if restore is None else restore.void_until),
             ready=restores.ready(conn),
+            keys=[
+                KeyInForce(id=key.key_id, name=key.name)
+                for key in access.list_keys(conn, include_ended=False)
+            ],
         )
 
     return database.read(work)

@@ -11,9 +11,11 @@ from tenure_service.store.rows.access import (
     TaskQueueRow,
 )
 from tenure_service.store.rows.doctor import (
+    DoctorColumn,
     DoctorDatabase,
     DoctorDead,
     DoctorDeaf,
+    DoctorFunction,
     DoctorHolder,
     DoctorPart,
     DoctorRight,
@@ -106,9 +108,11 @@ __all__ = [
     "DeliveryInserted",
     "DeliveryRow",
     "DetailsRow",
+    "DoctorColumn",
     "DoctorDatabase",
     "DoctorDead",
     "DoctorDeaf",
+    "DoctorFunction",
     "DoctorHolder",
     "DoctorPart",
     "DoctorRight",

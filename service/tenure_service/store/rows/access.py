@@ -19,6 +19,7 @@ class ApiKeyRow:
     expires_at: datetime | None
     revoked_at: datetime | None
     used_at: datetime | None
+    created_by: str | None
     ended: bool
 
 

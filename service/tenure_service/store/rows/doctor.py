@@ -72,6 +72,25 @@ class DoctorPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorColumn:
+    """A column; `initial` is its default, as PostgreSQL writes it."""
+
+    table_name: str
+    name: str
+    type: str
+    required: bool
+    initial: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorFunction:
+    """A function, and what stands between its quotes."""
+
+    name: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorHolder:
     """What keeps vacuum from its work, and for how long."""
 
@@ -112,6 +131,7 @@ class DoctorUnserved:
     queue: str
     name: str
     registered: bool
+    paused: bool
     wait_duration: timedelta
 
 

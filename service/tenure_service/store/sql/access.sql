@@ -1,6 +1,6 @@
 -- name: api_key_insert :one ApiKeyRow
--- Makes a key.
--- Invariants: none. Locks: the unique keys. Index: api_keys_hash_unique.
+-- Makes a key, which ends no later than the one that makes it.
+-- Invariants: none. Locks: the unique keys. Index: api_keys_hash_unique, api_keys_pkey.
 with made as (
     insert into api_keys (
         namespace_id, name, hash, scopes, queue_globs, created_by, expires_at
@@ -12,11 +12,14 @@ with made as (
         %(scopes)s::text [],
         %(queue_globs)s::text [],
         %(created_by)s::text,
-        now() + %(lifetime_ms)s::bigint * interval '1 millisecond'
+        least(
+            now() + %(lifetime_ms)s::bigint * interval '1 millisecond',
+            (select m.expires_at from api_keys as m where m.api_key_id = %(maker_id)s::uuid)
+        )
     )
     returning
         api_key_id, namespace_id, name, hash, scopes, queue_globs, created_at, expires_at,
-        revoked_at, used_at
+        revoked_at, used_at, created_by
 )
 select
     k.api_key_id::text as key_id,
@@ -30,6 +33,7 @@ select
     k.expires_at,
     k.revoked_at,
     k.used_at,
+    k.created_by,
     false as ended
 from made as k
 left join namespaces as n on n.namespace_id = k.namespace_id;
@@ -49,6 +53,7 @@ select
     k.expires_at,
     k.revoked_at,
     k.used_at,
+    k.created_by,
     k.revoked_at is not null or coalesce(k.expires_at <= now(), false) as ended
 from api_keys as k
 left join namespaces as n on n.namespace_id = k.namespace_id
@@ -86,7 +91,7 @@ with revoked as (
         )
     returning
         api_key_id, namespace_id, name, hash, scopes, queue_globs, created_at, expires_at,
-        revoked_at, used_at
+        revoked_at, used_at, created_by
 )
 select
     k.api_key_id::text as key_id,
@@ -100,6 +105,7 @@ select
     k.expires_at,
     k.revoked_at,
     k.used_at,
+    k.created_by,
     true as ended
 from revoked as k
 left join namespaces as n on n.namespace_id = k.namespace_id;

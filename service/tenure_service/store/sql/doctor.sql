@@ -169,6 +169,34 @@ inner join pg_trigger as g on g.tgrelid = c.oid and not g.tgisinternal
 where n.nspname = %(schema)s::text
 order by kind, table_name, name;
 
+-- name: doctor_column_list :many DoctorColumn
+-- Lists the columns of the tables of the schema, as parents have them.
+-- Invariants: none. Locks: none. Index: catalogue.
+select
+    c.relname::text as table_name,
+    a.attname::text as name,
+    format_type(a.atttypid, a.atttypmod) as type,
+    a.attnotnull as required,
+    pg_get_expr(d.adbin, d.adrelid) as initial
+from pg_namespace as n
+inner join pg_class as c
+    on c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition
+inner join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where n.nspname = %(schema)s::text
+order by c.relname, a.attnum;
+
+-- name: doctor_function_list :many DoctorFunction
+-- Lists the functions of the schema.
+-- Invariants: none. Locks: none. Index: catalogue.
+select
+    p.proname::text as name,
+    p.prosrc as body
+from pg_namespace as n
+inner join pg_proc as p on p.pronamespace = n.oid
+where n.nspname = %(schema)s::text
+order by p.proname;
+
 -- name: doctor_holder_list :many DoctorHolder
 -- Lists what keeps vacuum from removing dead rows, or the log from being recycled, for long: open
 -- and prepared transactions of this database, and replication slots that nobody reads.
@@ -282,6 +310,7 @@ select
     l.queue,
     l.name,
     f.registered,
+    f.paused,
     coalesce(%(now)s::timestamptz, now()) - min(r.ready_at) as wait_duration
 from lanes as l
 inner join namespaces as n on n.namespace_id = l.namespace_id
@@ -300,7 +329,12 @@ cross join lateral (
             d.namespace_id = l.namespace_id and d.name = l.name
             -- An operator may have set something for a name that no code has.
             and d.declared is not null
-    ) as registered
+    ) as registered,
+    exists (
+        select 1
+        from queues as q
+        where q.namespace_id = l.namespace_id and q.name = l.queue and q.paused_at is not null
+    ) as paused
 ) as f
 where
     not f.registered
@@ -327,7 +361,7 @@ where
                 )
         )
     )
-group by n.name, l.queue, l.name, f.registered
+group by n.name, l.queue, l.name, f.registered, f.paused
 order by min(r.ready_at)
 limit 20;
 

@@ -1,6 +1,7 @@
 """Checks of PostgreSQL itself: version, settings, rights, connections, what holds vacuum back."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -68,8 +69,35 @@ def rights(case: Case) -> list[Finding]:
         failed(
             "rights",
             f"no right to {', '.join(wanted)} on {listed(things)}",
-            "use the role that migrated, or grant it: alter table ... owner to, grant ... on",
+            f"use the role that migrated, or: {'; '.join(_grants(case, missing))}",
         )
+    ]
+
+
+def _grants(case: Case, missing: Sequence[rows.DoctorRight]) -> list[str]:
+    """Gives the statements that let the role do what it may not."""
+    role = case.conn.info.user
+    kinds: dict[str, set[str]] = {}
+    owned: set[str] = set()
+    for right in missing:
+        kind, _, name = right.thing.partition(" ")
+        if right.missing == "ownership":
+            owned.add(name)
+        else:
+            kinds.setdefault(kind, set()).add(right.missing)
+    places = {
+        "database": f'database "{case.conn.info.dbname}"',
+        "schema": f"schema {case.schema}",
+        "table": f"all tables in schema {case.schema}",
+        "sequence": f"all sequences in schema {case.schema}",
+    }
+    grants = [
+        f'grant {", ".join(sorted(kinds[kind]))} on {place} to "{role}"'
+        for kind, place in places.items()
+        if kind in kinds
+    ]
+    return grants + [
+        f'alter table {case.schema}.{name} owner to "{role}"' for name in sorted(owned)
     ]
 
 

@@ -61,7 +61,9 @@ def unserved(case: Case) -> list[Finding]:
             f"tasks {_named(row.name, row.queue, row.namespace)} wait for "
             f"{span(row.wait_duration)}, and no worker "
             + ("serves the name there" if row.registered else "ever registered the name"),
-            "start a worker that serves this queue, or see `tenure task why ID`"
+            f"the queue is paused: `tenure queue resume {row.queue}`, and start a worker that serves it"
+            if row.paused
+            else "start a worker that serves this queue, or see `tenure task why ID`"
             if row.registered
             else "start a worker that has it, or correct the name and cancel them",
         )
