@@ -99,9 +99,14 @@ class Reader:
         eventually(ready, seconds=60)
 
     def stop(self) -> None:
-        """Ends what still runs, as Ctrl-C would."""
+        """Ends what still runs, as Ctrl-C would.
+
+        In the background of a script SIGINT is ignored, by children too until they listen to it:
+        one that has just started would not hear it.
+        """
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         for process in reversed(self._running):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
             process.wait(60)
         self._running.clear()
 

@@ -191,18 +191,21 @@ class Hub:
             # loop busy for seconds. An empty answer may come earlier.
             wait_seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         deadline = time.monotonic() + wait_seconds
-        wanted = list(keys)
+        # The look at all that wait comes within a second.
+        known = wait_seconds > 1 and self.waiters.unheard(waiter)
+        wanted = [] if known else list(keys)
         try:
             while True:
                 waiter.event.clear()
                 waiter.hinted.clear()
-                found = await self._look_up(namespace_id, wanted)
+                found = await self._look_up(namespace_id, wanted) if wanted else {}
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self.draining:
                     return found
                 try:
                     await asyncio.wait_for(waiter.event.wait(), left)
                 except TimeoutError:
+                    self.waiters.said(waiter)
                     return {}
                 wanted = [waiter.keys[task_id] for task_id in waiter.hinted]
         finally:

@@ -2,15 +2,20 @@
 
 This process tells of the tasks that it ended itself; other servers tell in coarse buckets over
 NOTIFY; and once a second all that still wait are looked up in one statement, which is the truth.
+A caller that was answered that nothing is over, and asks again at once, is not looked up by itself:
+ten thousand of them, each a call of its own, would be a look-up every few milliseconds.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 
 from tenure_service.engine.tokens import TaskKey
 
 BUCKETS = 1024
+#: For how long an answer that a task is not over is remembered: its caller asks again at once.
+_SAID_SECONDS = 5.0
 
 
 def bucket(task_id: str) -> int:
@@ -43,6 +48,10 @@ class Waiters:
         #: The same tasks by their buckets: news of one must not cost a look at 10,000 waiters.
         self._in_bucket: dict[int, set[str]] = defaultdict(set)
         self._listed_count = 0
+        #: When somebody was last told that a task is not over.
+        self._said: dict[tuple[int, TaskKey], float] = {}
+        #: When something was last heard of a bucket.
+        self._heard: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._by_task)
@@ -63,19 +72,39 @@ class Waiters:
                     del self._by_task[task_id]
                     self._in_bucket[bucket(task_id)].discard(task_id)
 
+    def said(self, waiter: Waiter) -> None:
+        """Notes that a waiter is told that nothing is over."""
+        now = time.monotonic()
+        self._said.update(((waiter.namespace_id, key), now) for key in waiter.keys.values())
+
+    def unheard(self, waiter: Waiter) -> bool:
+        """Says whether all its tasks were just said not to be over, and nothing was heard since."""
+        since = time.monotonic() - _SAID_SECONDS
+        for task_id, key in waiter.keys.items():
+            said = self._said.get((waiter.namespace_id, key), 0.0)
+            if said < since or self._heard.get(bucket(task_id), 0.0) >= said:
+                return False
+        return True
+
     def over(self, task_ids: Iterable[str]) -> None:
         """Hints those that wait for one of these tasks."""
+        now = time.monotonic()
         for task_id in task_ids:
+            self._heard[bucket(task_id)] = now
             for waiter in self._by_task.get(task_id, ()):
                 waiter.hint((task_id,))
 
     def over_in(self, buckets: set[int]) -> None:
         """Hints those that wait for a task of one of these buckets."""
+        now = time.monotonic()
         for number in buckets:
+            self._heard[number] = now
             self.over(self._in_bucket.get(number, ()))
 
     def waited_for(self, count_max: int) -> list[TaskKey]:
         """Lists tasks that are waited for; of more than fit, the next ones at each call."""
+        since = time.monotonic() - _SAID_SECONDS
+        self._said = {key: at for key, at in self._said.items() if at >= since}
         task_ids = list(self._by_task)
         if len(task_ids) > count_max:
             start = self._listed_count % len(task_ids)
