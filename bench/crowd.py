@@ -1,6 +1,6 @@
 """Prints what a crowd costs one server: idle, many streams, a reconnect of all, many waiters.
 
-python -m bench.crowd [idle] [streams] [reconnect] [waiters]
+python -m bench.crowd [idle] [streams] [reconnect] [waiters] [handles]
 """
 
 import argparse
@@ -255,7 +255,17 @@ def _reached(
 
 
 def waiters(postgres: EmbeddedPostgres) -> Iterator[Row]:
-    """Measures 10,000 waiters: what they cost, and how soon each is answered."""
+    """Measures 10,000 waiters, 9,000 of them calls of their own: their cost, how soon each is told."""
+    yield from _waiters(postgres, call_count=9_000)
+
+
+def handles(postgres: EmbeddedPostgres) -> Iterator[Row]:
+    """Measures 10,000 waiters that are handles of three programs with the SDK, as programs have them."""
+    yield from _waiters(postgres, call_count=0)
+
+
+def _waiters(postgres: EmbeddedPostgres, *, call_count: int) -> Iterator[Row]:
+    half = call_count // 2
     with contextlib.ExitStack() as stack:
         dsn = stack.enter_context(rig.database(postgres, "waiters"))
         here = stack.enter_context(rig.server_process(dsn))
@@ -263,12 +273,13 @@ def waiters(postgres: EmbeddedPostgres) -> Iterator[Row]:
         conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         ids = asyncio.run(_enqueue(here.address, 10_000))
         answered: dict[str, float] = {}
+        left = ids[::2][half:] + ids[1::2][half:]
         shares = {
-            "calls": (ids[::2][:4500], ids[1::2][:4500]),
-            "sdk": (ids[::2][4500:] + ids[1::2][4500:],),
+            "calls": (ids[::2][:half], ids[1::2][:half]),
+            "sdk": (left,) if call_count else (left[::3], left[1::3], left[2::3]),
         }
         for kind, parts in shares.items():
-            for part in parts:
+            for part in filter(None, parts):
                 words = ("bench.waits", here.address, kind)
                 process = stack.enter_context(_program(*words, stdin="\n".join(part)))
                 threading.Thread(target=_listen, args=(process, answered), daemon=True).start()
@@ -359,6 +370,7 @@ PARTS: dict[str, Callable[[EmbeddedPostgres], Iterator[Row]]] = {
     "streams": streams,
     "reconnect": reconnect,
     "waiters": waiters,
+    "handles": handles,
 }
 
 
