@@ -46,14 +46,14 @@ def processor_share(pid: int, seconds: float) -> float:
 
 def sent(server: EmbeddedPostgres, seconds: float) -> Counter[str]:
     """Counts what Tenure's servers send to PostgreSQL for some seconds, by statement."""
-    _settings(server, _SETTINGS)
+    set_settings(server, _SETTINGS)
     time.sleep(0.5)
     begins_at = server.log_path.stat().st_size
     time.sleep(seconds)
     with server.log_path.open("rb") as file:
         file.seek(begins_at)
         lines = file.read().decode(errors="replace").splitlines()
-    _settings(server, dict.fromkeys(_SETTINGS, ""))
+    set_settings(server, dict.fromkeys(_SETTINGS, ""))
     found: Counter[str] = Counter()
     for number, line in enumerate(lines):
         logged = _LOGGED.match(line)
@@ -78,7 +78,8 @@ def _title(text: str) -> str:
     return " ".join(words[:6]) if words else "(empty: the pool's check)"
 
 
-def _settings(server: EmbeddedPostgres, settings: dict[str, str]) -> None:
+def set_settings(server: EmbeddedPostgres, settings: dict[str, str]) -> None:
+    """Changes settings of a running PostgreSQL; an empty value resets one."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
         for name, value in settings.items():
             change = f"set {name} = '{value}'" if value else f"reset {name}"

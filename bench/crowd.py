@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from bench import counting, rig
+from bench import counting, rig, table
 from bench.calls import Calls
 from tenure_service.embedded import EmbeddedPostgres
 
@@ -378,10 +378,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description="measures what a crowd costs one server")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
-    wanted = parser.parse_args().parts or list(PARTS)
-    unknown = set(wanted) - set(PARTS)
-    if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    wanted = table.parts(parser, parser.parse_args().parts, PARTS)
     # What was started ends with it, also when it is asked to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")

@@ -112,9 +112,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = Sizes(arguments.tasks, arguments.waiting, arguments.queues, arguments.timers)
     known = parts(sizes)
-    wanted = arguments.parts or list(known)
-    if unknown := set(wanted) - set(known):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    wanted = table.parts(parser, arguments.parts, known)
     settings = f"{arguments.runs} runs"
     with (
         table.printed(settings) as told,

@@ -16,7 +16,6 @@ from bench import rig
 from tenure import App, AsyncTask, SyncTask, Worker, current_task
 
 _CONNECT_SECONDS = 120.0
-_STOP_SECONDS = 60.0
 _KILOBYTE = "x" * 1022  # with its quotes, 1,024 bytes of JSON
 
 
@@ -75,22 +74,8 @@ def working(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a process of workers; stops it at the end if it still runs."""
     command = [sys.executable, "-m", "bench.handlers", address, str(concurrency), str(count)]
-    with stopped(subprocess.Popen(command, cwd=rig.ROOT)) as process:
+    with rig.stopped(subprocess.Popen(command, cwd=rig.ROOT)) as process:
         yield process
-
-
-@contextlib.contextmanager
-def stopped(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Stops a process at the end, and kills it if it does not obey."""
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def wait_for_sessions(dsn: str, count: int) -> None:

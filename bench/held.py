@@ -189,11 +189,10 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200, help="of each session")
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(_PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    wanted = table.parts(parser, arguments.parts, _PARTS)
     with table.printed(f"over {arguments.seconds:g} s, {arguments.runs} runs") as told:
         for _ in range(arguments.runs):
-            for part in arguments.parts or _PARTS:
+            for part in wanted:
                 with rig.postgres() as server:
                     measure(server, told, part, arguments)
 

@@ -371,12 +371,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     options = parser.parse_args()
-    unknown = set(options.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    wanted = table.parts(parser, options.parts, PARTS)
     with table.printed(f"{options.runs} runs") as found, rig.postgres() as server:
         for run in range(options.runs):
-            for part in options.parts or PARTS:
+            for part in wanted:
                 PARTS[part](server, found)
             table.say(f"run {run + 1} of {options.runs} done")
 

@@ -22,6 +22,7 @@ from tenure_service.usecase import maintain
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = "tenure"
+_STOP_SECONDS = 60.0
 
 
 @contextlib.contextmanager
@@ -112,6 +113,22 @@ def python_worker(
     finally:
         process.terminate()
         process.wait(60)
+
+
+@contextlib.contextmanager
+def stopped(
+    process: subprocess.Popen[bytes], seconds: float = _STOP_SECONDS
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Stops a process at the end, and kills it if it does not obey within some seconds."""
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def wait_for_deliveries(dsn: str, count: int, *, timeout: float = 300) -> None:

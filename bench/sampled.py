@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import psycopg
-
+from bench import counting
 from tenure_service.embedded import EmbeddedPostgres
 
 #: How `lease_take` begins: the only statement that begins so.
@@ -73,16 +72,8 @@ def sampling(server: EmbeddedPostgres, share: float) -> Iterator[Sample]:
         "log_parameter_max_length": "0",
         "log_transaction_sample_rate": str(share),
     }
-    _set(server, settings)
+    counting.set_settings(server, settings)
     try:
         yield Sample(server)
     finally:
-        _set(server, dict.fromkeys(settings, ""))
-
-
-def _set(server: EmbeddedPostgres, settings: dict[str, str]) -> None:
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as conn:
-        for name, value in settings.items():
-            change = f"set {name} = '{value}'" if value else f"reset {name}"
-            conn.execute(f"alter system {change}".encode())
-        conn.execute("select pg_reload_conf()")
+        counting.set_settings(server, dict.fromkeys(settings, ""))

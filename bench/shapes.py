@@ -148,7 +148,7 @@ def _node() -> str:
 def _start_node(command: list[str], stack: contextlib.ExitStack, address: str) -> int:
     environment = dict(os.environ, TENURE_ADDRESS=address)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    stack.enter_context(handlers.stopped(process))
+    stack.enter_context(rig.stopped(process))
     return 1
 
 
@@ -273,13 +273,11 @@ def main() -> None:
     parser.add_argument("--spread", type=_spread, nargs="+", default=usual, metavar="PxW")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     options = parser.parse_args()
-    unknown = set(options.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    wanted = table.parts(parser, options.parts, PARTS)
     settings = f"{options.tasks} tasks, {options.runs} runs"
     with table.printed(settings) as found, rig.postgres() as server:
         for run in range(options.runs):
-            for part in options.parts or PARTS:
+            for part in wanted:
                 PARTS[part](server, options, found)
             table.say(f"run {run + 1} of {options.runs} done")
 

@@ -176,8 +176,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--hold-rate", type=float, default=500, help="tasks a second meanwhile")
     parser.add_argument("--sample", type=float, default=0.1, help="share of transactions logged")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    arguments.parts = table.parts(parser, arguments.parts, PARTS)
     return arguments
 
 
@@ -187,7 +186,7 @@ def main() -> None:
     lines: list[str] = []
     try:
         with table.printed(f"{arguments.tasks} tasks") as told:
-            for name in arguments.parts or PARTS:
+            for name in arguments.parts:
                 lines.append("")
                 with rig.postgres() as server:
                     for line in PARTS[name](server, told, arguments):

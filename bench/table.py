@@ -3,13 +3,14 @@
 `printed` prints it, also when the measurement is interrupted: then it has what was measured.
 """
 
+import argparse
 import contextlib
 import os
 import platform
 import signal
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 
 class Table:
@@ -42,6 +43,15 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Gives the median, the 99th percentile and the largest."""
     high = sorted(values)[min(int(len(values) * 0.99), len(values) - 1)]
     return statistics.median(values), high, max(values)
+
+
+def parts(
+    parser: argparse.ArgumentParser, named: Collection[str], known: Collection[str]
+) -> list[str]:
+    """Gives the parts that were named on the command line, all if none was; ends it for others."""
+    if unknown := set(named) - set(known):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    return list(named or known)
 
 
 def say(text: str) -> None:

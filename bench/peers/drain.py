@@ -117,15 +117,8 @@ class _Program:
             if process.poll() is not None:
                 raise RuntimeError(f"work ended with {process.returncode}: {self._complaint()}")
 
-        try:
+        with rig.stopped(process, _STOP_SECONDS):
             yield check
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
     def _environment(self) -> dict[str, str]:
         found = dict(os.environ, BENCH_SETTINGS=json.dumps(self.peer.settings))

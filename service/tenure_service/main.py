@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 _WATCH_SECONDS: Final = 0.2
 _START_SECONDS: Final = 5.0
 _RESTART_PAUSE_SECONDS: Final = 0.5
+_RESTART_PAUSE_MAX_SECONDS: Final = 15.0
 #: For how long a thread that computes keeps the event loop waiting: a fifth of Python's default.
 _SWITCH_SECONDS: Final = 0.001
-_RESTART_PAUSE_MAX_SECONDS: Final = 15.0
 
 
 def _durations(config: ServerConfig) -> Durations:

@@ -88,3 +88,12 @@ def shared_conn(shared_database: str) -> Iterator[psycopg.Connection]:
     options = "-c search_path=tenure"
     with psycopg.connect(shared_database, autocommit=True, options=options) as opened:
         yield opened
+
+
+@pytest_asyncio.fixture
+async def locked(database: str) -> AsyncIterator[Server]:
+    """A server that requires keys."""
+    running = Server(server_config(database, require_keys=True))
+    await running.start()
+    yield running
+    await running.stop()

@@ -32,15 +32,6 @@ Make = Callable[..., Caller]
 
 
 @pytest_asyncio.fixture
-async def locked(database: str) -> AsyncIterator[Server]:
-    """A server that requires keys."""
-    running = Server(server_config(database, require_keys=True))
-    await running.start()
-    yield running
-    await running.stop()
-
-
-@pytest_asyncio.fixture
 async def make(locked: Server) -> AsyncIterator[Make]:
     """Makes callers with a key of their own, made as an operator at the database would."""
     opened: list[Caller] = []

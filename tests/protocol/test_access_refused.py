@@ -16,21 +16,11 @@ from tenure_service.engine.access import ANYBODY, Scope
 from tenure_service.main import Server
 from tenure_service.rpc.refusals import Paced
 from tenure_service.usecase.access import Keys
-from tests.fix_server import server_config
 from tests.protocol import caller, refusals
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
 
 Make = Callable[..., Caller]
-
-
-@pytest_asyncio.fixture
-async def locked(database: str) -> AsyncIterator[Server]:
-    """A server that requires keys."""
-    running = Server(server_config(database, require_keys=True))
-    await running.start()
-    yield running
-    await running.stop()
 
 
 @pytest.fixture

@@ -22,18 +22,15 @@ def assignments(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[bytes]]:
     lease_id = grant.tasks[0].lease_id
     token = tokens.lease_token_text(lease_id, grant.pick.secret)
     queue, suspect = hint.handled.queue, hint.suspect
-    by_policy: dict[int, worker.Assignment] = {}
-    written: dict[int, bytes] = {}
+    common: dict[int, bytes] = {}
     held: list[Held] = []
     messages: list[bytes] = []
     for task in grant.tasks:
-        policy_id = task.policy_id
-        if policy_id not in written:
-            common = _common(grant, hint, token, policy_id)
-            by_policy[policy_id], written[policy_id] = common, common.SerializeToString()
-        rest = written[policy_id]
+        if task.policy_id not in common:
+            common[task.policy_id] = _common(grant, hint, token, task.policy_id)
+        rest = common[task.policy_id]
         if task.traceparent or task.task_id in grant.details:
-            rest = _with_rare(grant, task, by_policy[policy_id])
+            rest += _rare(grant, task)
         held.append(
             Held(
                 lease_id,
@@ -58,8 +55,8 @@ def assignments(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[bytes]]:
     return held, messages
 
 
-def _common(grant: Grant, hint: LaneHint, token: str, policy_id: int) -> worker.Assignment:
-    """Gives what the tasks of a lease share that have one policy."""
+def _common(grant: Grant, hint: LaneHint, token: str, policy_id: int) -> bytes:
+    """Writes what the tasks of a lease share that have one policy."""
     policy = grant.policies[policy_id]
     common = worker.Assignment(
         lease_token=token,
@@ -70,12 +67,12 @@ def _common(grant: Grant, hint: LaneHint, token: str, policy_id: int) -> worker.
     limit_ms = policy.limit_ms(TimeoutKind.START_TO_CLOSE)
     if limit_ms is not None:
         common.start_to_close.FromMilliseconds(limit_ms)
-    return common
+    return common.SerializeToString()
 
 
-def _with_rare(grant: Grant, task: LeasedTask, common: worker.Assignment) -> bytes:
+def _rare(grant: Grant, task: LeasedTask) -> bytes:
+    """Writes what few tasks have."""
     message = worker.Assignment()
-    message.CopyFrom(common)
     if task.traceparent:
         message.traceparent = task.traceparent
     details = grant.details.get(task.task_id)

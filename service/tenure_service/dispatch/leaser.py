@@ -239,8 +239,7 @@ class Leaser:
         wanted = {hint.handled for hint in self._lanes.hot.values() if hint.suspect}
         for session in list(self._reserved):
             if session.handled.isdisjoint(wanted):
-                session.reserved = False
-                self._reserved.discard(session)
+                self._set_aside(session, aside=False)
                 self._wanted.set()
 
     def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
@@ -248,14 +247,19 @@ class Leaser:
         candidates = [session for session in able if session.receiving]
         for session in candidates:
             if not session.held:
-                session.reserved = False
-                self._reserved.discard(session)
+                self._set_aside(session, aside=False)
                 return [session]
         if candidates and not any(session.reserved for session in candidates):
-            chosen = min(candidates, key=lambda session: len(session.held))
-            chosen.reserved = True
-            self._reserved.add(chosen)
+            least = min(candidates, key=lambda session: len(session.held))
+            self._set_aside(least, aside=True)
         return []
+
+    def _set_aside(self, session: Session, *, aside: bool) -> None:
+        session.reserved = aside
+        if aside:
+            self._reserved.add(session)
+        else:
+            self._reserved.discard(session)
 
     def _cool(self, woken: Mapping[int, int], heads: Iterable[LaneHead]) -> None:
         """Cools the lanes that turned out to be empty, unless they were woken meanwhile."""

@@ -7,7 +7,6 @@ everything else, and every batch in which the fast path disagrees, takes the car
 import asyncio
 import dataclasses
 import itertools
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,6 @@ _REFUSED = "REFUSED"
 _RUN_MS_MAX = limits.RETRY_DELAY_MAX.total_seconds() * 1000
 #: What nearly all outputs say; others are looked at.
 _ENCODINGS = frozenset({"", "json"})
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 Parsed = Completion | Ending
 
 
@@ -343,7 +341,7 @@ def _check_payload(field_name: str, data: bytes, encoding: str, schema: str) -> 
         ("schema", schema, limits.SCHEMA_BYTES_MAX),
     ):
         # One text that cannot be stored would take the whole report with it.
-        fits = texts.is_encoding(text) if name == "encoding" else not _CONTROL.search(text)
+        fits = texts.is_encoding(text) if name == "encoding" else not texts.has_control(text)
         if text and (len(text.encode()) > bytes_max or not fits):
             raise FieldInvalid(
                 [(f"{field_name}.{name}", f"must be at most {bytes_max} bytes, printable")]

@@ -50,7 +50,7 @@ class Waiters:
         self._listed_count = 0
         #: When somebody was last told that a task is not over.
         self._said: dict[tuple[int, TaskKey], float] = {}
-        #: When something was last heard of a bucket.
+        #: When something was last heard of a bucket, while what was said is remembered.
         self._heard: dict[int, float] = {}
 
     def __len__(self) -> int:
@@ -90,7 +90,9 @@ class Waiters:
         """Hints those that wait for one of these tasks."""
         now = time.monotonic()
         for task_id in task_ids:
-            self._heard[bucket(task_id)] = now
+            # Nearly nobody asks again, and ends are many.
+            if self._said:
+                self._heard[bucket(task_id)] = now
             for waiter in self._by_task.get(task_id, ()):
                 waiter.hint((task_id,))
 

@@ -48,10 +48,6 @@ def _tag(number: int, kind: int = _LENGTH_DELIMITED) -> bytes:
     return _varint(number << 3 | kind)
 
 
-def _field(tag: bytes, data: bytes) -> bytes:
-    return b"".join((tag, _length(len(data)), data))
-
-
 _TASK_ID = _tag(worker_pb2.Assignment.TASK_ID_FIELD_NUMBER)
 _ATTEMPT = _tag(worker_pb2.Assignment.ATTEMPT_FIELD_NUMBER, _VARINT)
 _DELIVERY = _tag(worker_pb2.Assignment.DELIVERY_FIELD_NUMBER, _VARINT)
@@ -109,4 +105,4 @@ def assign(assignments: Iterable[bytes]) -> Written:
     for one in assignments:
         parts += (_ASSIGNMENTS, _length(len(one)), one)
     body = b"".join(parts)
-    return Written(_field(_ASSIGN, body))
+    return Written(b"".join((_ASSIGN, _length(len(body)), body)))

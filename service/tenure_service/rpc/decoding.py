@@ -1,8 +1,8 @@
 """Messages that are no messages: answered like any other bad input, not as a defect.
 
 gRPC ends a call whose bytes do not decode with UNKNOWN and the text of the exception. Here decoding
-gives an `Undecodable` in the message's place, and whoever takes the message asks `checked` first. What is answered may be
-bytes that are written already.
+gives an `Undecodable` in the message's place, and whoever takes the message asks `checked` first.
+What is answered may be bytes that are written already.
 """
 
 from collections.abc import Awaitable, Callable
