@@ -36,6 +36,8 @@ FLUSH_SECONDS = 2.0
 GOODBYE_SECONDS = 2.0
 TOKEN_COUNT_MAX = 10_000
 _HEARTBEAT_SECONDS_MIN = 0.02
+_STATUS_LOST = "Internal error from Core"
+_STATUS_LOST_TEXT = "the other side ended it while a message was written; its reason is lost"
 
 
 # A Report comes from the outbox as it travels.
@@ -179,7 +181,10 @@ class Stream:
             self._end(task.result())
         elif isinstance(exc, grpc.aio.AioRpcError):
             error = status.from_rpc(exc)
-            self._end(Ending(str(error), error))
+            # gRPC gives this for a write in the moment in which the peer ends the call, and drops
+            # the status that the peer sent: nobody can tell why it ended, the next try may.
+            lost = exc.details() == _STATUS_LOST
+            self._end(Ending(_STATUS_LOST_TEXT if lost else str(error), error))
         else:
             self._end(Ending(f"{type(exc).__name__}: {exc}", half_open=True))
 
