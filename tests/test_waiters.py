@@ -22,35 +22,47 @@ def one(namespace_id: int = 1, task_id: str | None = None) -> Waiter:
     return Waiter(namespace_id, [TaskKey(task_id, task_id)])
 
 
-def test_unheard__never_told__is_looked_up(clock: list[float]) -> None:
-    assert not Waiters().unheard(one())
+def say(all_: Waiters, waiter: Waiter) -> None:
+    all_.said(waiter.namespace_id, waiter.keys.values())
 
 
-def test_unheard__just_told__is_not_looked_up_for_some_seconds(clock: list[float]) -> None:
+def test_heard__never_told__is_looked_up(clock: list[float]) -> None:
+    waiter = one()
+    assert Waiters().heard(waiter) == list(waiter.keys.values())
+
+
+def test_heard__just_told__is_not_looked_up_for_some_seconds(clock: list[float]) -> None:
     all_, waiter = Waiters(), one()
-    all_.said(waiter)
+    say(all_, waiter)
     clock[0] += 4.9
-    assert all_.unheard(waiter)
+    assert not all_.heard(waiter)
     clock[0] += 0.2
-    assert not all_.unheard(waiter)
+    assert all_.heard(waiter)
 
 
-def test_unheard__another_namespace_or_run__is_looked_up(clock: list[float]) -> None:
+def test_heard__told_of_some__the_others_are_looked_up(clock: list[float]) -> None:
+    all_, told, new = Waiters(), one(), one()
+    say(all_, told)
+    both = Waiter(1, [*told.keys.values(), *new.keys.values()])
+    assert all_.heard(both) == list(new.keys.values())
+
+
+def test_heard__another_namespace_or_run__is_looked_up(clock: list[float]) -> None:
     all_, waiter = Waiters(), one()
-    all_.said(waiter)
+    say(all_, waiter)
     (task_id,) = waiter.keys
-    assert not all_.unheard(one(2, task_id))
-    assert not all_.unheard(Waiter(1, [TaskKey(str(uuid.uuid4()), task_id)]))
+    assert all_.heard(one(2, task_id))
+    assert all_.heard(Waiter(1, [TaskKey(str(uuid.uuid4()), task_id)]))
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_unheard__over_in_between__is_looked_up(clock: list[float], *, elsewhere: bool) -> None:
+def test_heard__over_in_between__is_looked_up(clock: list[float], *, elsewhere: bool) -> None:
     """Between two calls nobody waits whom a hint could wake: it is kept."""
     all_, waiter = Waiters(), one()
-    all_.said(waiter)
+    say(all_, waiter)
     (task_id,) = waiter.keys
     if elsewhere:
         all_.over_in({bucket(task_id)})
     else:
         all_.over([task_id])
-    assert not all_.unheard(waiter)
+    assert all_.heard(waiter)

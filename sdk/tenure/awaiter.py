@@ -1,9 +1,10 @@
-"""Waiting for tasks: few AwaitTasks calls for many waiters.
+"""Waiting for tasks: AwaitTasks calls of some ids each, for any number of waiters.
 
-Ids that are asked for together are followed together, by one long poll at a time. More than a few
-polls at once are merged into one, so that a thousand waiters do not hold a thousand calls. After
-an answer the next poll waits in proportion to the number of ids it names: asking for 10,000 ids
-after each single end would cost more than the tasks.
+A long poll ends with the first task that is over, and the rest is asked for again: 10,000 ids in
+one call would be 9,999 ids again after each end. So ids are followed in groups; a large call that
+was answered goes on as several smaller ones. Many small groups are merged, so that a thousand
+waiters do not hold a thousand calls. Calls are paced: where tasks end faster than calls are worth,
+what is to be asked again gathers, and one call answers many.
 
 Everything here runs on the I/O loop.
 """
@@ -25,9 +26,17 @@ if TYPE_CHECKING:
     from tenure.connection import Connection
 
 POLL_SECONDS = 30
-POLL_COUNT_MAX = 4
+# Calls at once; with one more than these the smaller half is merged.
+POLL_COUNT_MAX = 128
+# Ids that one call names: at least these, if there are so many, else a share of what is to be asked.
+GROUP_ID_COUNT_MIN = 128
+GROUP_COUNT_MAX = 4
 ID_COUNT_MAX = 10_000
-PAUSE_SECONDS_PER_ID = 20e-6
+# What a call is taken to cost client and server, in seconds; calls wait until the ones before are
+# paid for, beyond what a burst may owe.
+CALL_SECONDS = 2e-3
+CALL_SECONDS_PER_ID = 10e-6
+BURST_SECONDS = 20e-3
 
 Outcome: TypeAlias = task_pb2.TaskResult | errors.ServiceError
 
@@ -38,8 +47,9 @@ class Awaiter:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
-        self._fresh: list[str] = []
+        self._wanted_next: list[str] = []
         self._polls: dict[asyncio.Task[None], list[str]] = {}
+        self._paid_at = 0.0
         self._pruning = False
 
     def follow(self, task_ids: Iterable[str]) -> list[asyncio.Future[Outcome]]:
@@ -54,9 +64,7 @@ class Awaiter:
             future.add_done_callback(self._left)
             waiters = self._waiters.setdefault(task_id, [])
             if not waiters:
-                if not self._fresh:
-                    loop.call_soon(self._start)
-                self._fresh.append(task_id)
+                self._ask([task_id])
             waiters.append(future)
             futures.append(future)
         return futures
@@ -73,31 +81,45 @@ class Awaiter:
             raise outcome
         return outcome
 
+    def _ask(self, ids: list[str]) -> None:
+        """Has ids asked for soon, together with others."""
+        if ids and not self._wanted_next:
+            loop = asyncio.get_running_loop()
+            # Not at once: whoever follows many, follows them one after the other.
+            loop.call_later(max(self._paid_at - BURST_SECONDS - loop.time(), 0.0), self._start)
+        self._wanted_next += ids
+
     def _start(self) -> None:
-        ids, self._fresh = self._fresh, []
+        ids, self._wanted_next = self._wanted_next, []
         if len(self._polls) >= POLL_COUNT_MAX:
-            for poll in self._polls:
+            by_size = sorted(self._polls, key=lambda poll: len(self._polls[poll]))
+            for poll in by_size[: POLL_COUNT_MAX // 2]:
+                ids += self._polls.pop(poll)
                 poll.cancel()
-            ids = list(self._waiters)
-        for start in range(0, len(ids), ID_COUNT_MAX):
-            share = ids[start : start + ID_COUNT_MAX]
-            poll = asyncio.create_task(self._poll(share), name="tenure-await")
-            self._polls[poll] = share
+        # An id that somebody followed anew while it was asked for is in two groups.
+        ids = [task_id for task_id in dict.fromkeys(ids) if self._wanted(task_id)]
+        size = min(max(GROUP_ID_COUNT_MIN, -(-len(ids) // GROUP_COUNT_MAX)), ID_COUNT_MAX)
+        cost = 0.0
+        for start in range(0, len(ids), size):
+            group = ids[start : start + size]
+            poll = asyncio.create_task(self._poll(group), name="tenure-await")
+            self._polls[poll] = group
             poll.add_done_callback(lambda done: self._polls.pop(done, None))
+            cost += CALL_SECONDS + len(group) * CALL_SECONDS_PER_ID
+        self._paid_at = max(self._paid_at, asyncio.get_running_loop().time()) + cost
 
     async def _poll(self, ids: list[str]) -> None:
-        while ids := [task_id for task_id in ids if self._wanted(task_id)]:
-            try:
-                outcomes = await fetch(self._connection, ids, POLL_SECONDS)
-            except errors.ServiceError as error:
-                outcomes = dict.fromkeys(ids, error)
-            except Exception as exc:  # noqa: BLE001 - a waiter must never hang on a bug here
-                outcomes = dict.fromkeys(ids, errors.ServiceError(f"AwaitTasks failed: {exc!r}"))
-            for task_id, outcome in outcomes.items():
-                for future in self._waiters.pop(task_id, ()):
-                    if not future.done():
-                        future.set_result(outcome)
-            await asyncio.sleep(len(ids) * PAUSE_SECONDS_PER_ID)
+        try:
+            outcomes = await fetch(self._connection, ids, POLL_SECONDS)
+        except errors.ServiceError as error:
+            outcomes = dict.fromkeys(ids, error)
+        except Exception as exc:  # noqa: BLE001 - a waiter must never hang on a bug here
+            outcomes = dict.fromkeys(ids, errors.ServiceError(f"AwaitTasks failed: {exc!r}"))
+        for task_id, outcome in outcomes.items():
+            for future in self._waiters.pop(task_id, ()):
+                if not future.done():
+                    future.set_result(outcome)
+        self._ask([task_id for task_id in ids if task_id in self._waiters])
 
     def _left(self, future: asyncio.Future[Outcome]) -> None:
         """Has polls that nobody waits for any more ended, soon after a waiter goes away."""

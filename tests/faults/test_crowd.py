@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import psycopg
 import pytest
@@ -13,8 +13,10 @@ import pytest_asyncio
 
 from tenure import App, Worker
 from tenure.v1 import payload_pb2 as payload
+from tenure_service.engine.tokens import TaskKey
 from tenure_service.main import Server
 from tenure_service.store import invariants
+from tenure_service.store.rows import TaskResultRow
 from tests.eventually import eventually_async, time_passes
 from tests.faults.conftest import StartServer
 from tests.faults.processes import Troupe, free_address
@@ -27,6 +29,7 @@ CALLS = 4_000
 WAITERS = 1_000
 WORKERS = 60
 STREAMS = 40
+ENDS = 20
 COUNTED_SECONDS = 6.0
 
 
@@ -87,6 +90,33 @@ async def test_await__a_thousand_callers__cost_one_question_a_second_and_are_ans
     assert await asyncio.gather(*waits) == ids
     await one.close()
     assert invariants.check_invariants(conn) == {}
+
+
+async def test_await__rest_is_asked_for_again__is_not_looked_up_again(
+    patient: Server, near: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await near.enqueue("crowd", ENDS * 10)
+    hub = patient._hub
+    assert hub is not None
+    looked_up: list[str] = []
+    results = hub._look_up
+
+    async def counted(
+        namespace_id: int, keys: Sequence[TaskKey]
+    ) -> dict[str, TaskResultRow | None]:
+        looked_up.extend(key.task_id for key in keys)
+        return await results(namespace_id, keys)
+
+    monkeypatch.setattr(hub, "_look_up", counted)
+    left = set(ids)
+    for one in ids[:ENDS]:
+        wait = asyncio.create_task(near.wait(*left, wait_seconds=20))
+        await until(lambda: len(hub.waiters))
+        await near.cancel(one)
+        left -= {each.task_id for each in (await wait).results}
+    assert len(left) == len(ids) - ENDS
+    # Each once, and those that ended or share a bucket with one that did.
+    assert len(looked_up) < len(ids) + 4 * ENDS
 
 
 async def test_stand__idle_streams_that_beat__cost_two_questions_a_second(

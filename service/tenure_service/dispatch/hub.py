@@ -192,8 +192,7 @@ class Hub:
             wait_seconds *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         deadline = time.monotonic() + wait_seconds
         # The look at all that wait comes within a second.
-        known = wait_seconds > 1 and self.waiters.unheard(waiter)
-        wanted = [] if known else list(keys)
+        wanted = self.waiters.heard(waiter) if wait_seconds > 1 else list(keys)
         try:
             while True:
                 waiter.event.clear()
@@ -201,15 +200,17 @@ class Hub:
                 found = await self._look_up(namespace_id, wanted) if wanted else {}
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self.draining:
-                    return found
+                    break
                 try:
                     await asyncio.wait_for(waiter.event.wait(), left)
                 except TimeoutError:
-                    self.waiters.said(waiter)
-                    return {}
+                    break
                 wanted = [waiter.keys[task_id] for task_id in waiter.hinted]
         finally:
             self.waiters.remove(waiter)
+        quiet = waiter.keys.keys() - found.keys() - waiter.hinted
+        self.waiters.said(namespace_id, map(waiter.keys.__getitem__, quiet))
+        return found
 
     async def _look_up(
         self, namespace_id: int, keys: Sequence[TaskKey]

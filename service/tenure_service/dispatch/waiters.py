@@ -2,8 +2,8 @@
 
 This process tells of the tasks that it ended itself; other servers tell in coarse buckets over
 NOTIFY; and once a second all that still wait are looked up in one statement, which is the truth.
-A caller that was answered that nothing is over, and asks again at once, is not looked up by itself:
-ten thousand of them, each a call of its own, would be a look-up every few milliseconds.
+What a caller was just told not to be over, and asks for again, is not looked up by itself: ten
+thousand of them, each a call of its own, would be a look-up every few milliseconds.
 """
 
 import asyncio
@@ -72,19 +72,23 @@ class Waiters:
                     del self._by_task[task_id]
                     self._in_bucket[bucket(task_id)].discard(task_id)
 
-    def said(self, waiter: Waiter) -> None:
-        """Notes that a waiter is told that nothing is over."""
+    def said(self, namespace_id: int, keys: Iterable[TaskKey]) -> None:
+        """Notes that somebody is told that these tasks are not over."""
         now = time.monotonic()
-        self._said.update(((waiter.namespace_id, key), now) for key in waiter.keys.values())
+        self._said.update(((namespace_id, key), now) for key in keys)
 
-    def unheard(self, waiter: Waiter) -> bool:
-        """Says whether all its tasks were just said not to be over, and nothing was heard since."""
+    def heard(self, waiter: Waiter) -> list[TaskKey]:
+        """Lists those of a waiter's tasks that may be over: all but those just said not to be.
+
+        What was heard of since counts as well.
+        """
         since = time.monotonic() - _SAID_SECONDS
+        found = []
         for task_id, key in waiter.keys.items():
             said = self._said.get((waiter.namespace_id, key), 0.0)
             if said < since or self._heard.get(bucket(task_id), 0.0) >= said:
-                return False
-        return True
+                found.append(key)
+        return found
 
     def over(self, task_ids: Iterable[str]) -> None:
         """Hints those that wait for one of these tasks."""
