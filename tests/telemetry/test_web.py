@@ -80,6 +80,9 @@ async def test_metrics__tasks_wait__tell_their_number_age_and_workers(serving: S
     lines = answer.text.splitlines()
     assert f"tenure_queue_ready{labels} 3.0" in lines
     assert f"tenure_queue_workers{labels} 0.0" in lines
+    served = '{name="other",namespace="default",queue="post"}'
+    assert f"tenure_queue_ready{served} 0.0" in lines
+    assert f"tenure_queue_workers{served} 1.0" in lines
     (age,) = [line for line in lines if line.startswith(f"tenure_queue_oldest_seconds{labels}")]
     assert 0 < float(age.split()[-1]) < 60
     delayed = '{name="letter",namespace="default",queue="default"}'

@@ -123,6 +123,12 @@ def explain(
     return statements.one(conn, "task_explain", rows.ExplainRow, parameters)
 
 
+def holder(conn: Conn, task_id: str) -> rows.HolderRow | None:
+    """Reads who holds a task; None: nobody does."""
+    found = statements.many(conn, "task_holder", rows.HolderRow, {"task_id": task_id})
+    return found[0] if found else None
+
+
 _LISTS: dict[TaskState, tuple[str, dict[str, object]]] = {
     TaskState.READY: ("ready_list", {}),
     TaskState.DELAYED: ("timer_list", {"delayed": True}),

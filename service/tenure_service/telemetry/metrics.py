@@ -211,8 +211,8 @@ LOOP_FAILURES: Final = _counter(
 BUILD: Final = _gauge("tenure_build_info", "1, with the release.", labels={"version": None})
 
 # Queues. Asked of the database at a scrape, at most every 15 s, by the first process of a server. Every
-# server tells the same: take `max by (...)`, not `sum by (...)`, over servers. Of more than 500 combinations
-# of labels the last are one, `other`.
+# server tells the same: take `max by (...)`, not `sum by (...)`, over servers. What a worker serves is told also
+# while nothing is in it. Of more than 500 combinations of labels the last are one, `other`.
 QUEUE_READY: Final = _gauge("tenure_queue_ready", "Tasks that can be handed out.", labels=_PLACE)
 QUEUE_AGE: Final = _gauge(
     "tenure_queue_oldest_seconds",

@@ -123,22 +123,25 @@ def explain(
         TenureError: TASK_NOT_FOUND.
     """
 
-    def work(conn: Conn) -> tuple[list[rows.TaskRow], rows.ExplainRow | None]:
+    def work(
+        conn: Conn,
+    ) -> tuple[list[rows.TaskRow], rows.ExplainRow | None, rows.HolderRow | None]:
         found = tasks.read(conn, namespace_id, [key], include_payloads=False)
         if not found:
-            return found, None
+            return found, None, None
         around = tasks.explain(
             conn, namespace_id, task_id=key.task_id, name=found[0].name, queue=found[0].queue
         )
-        return found, around
+        held = found[0].state in (TaskState.LEASED, TaskState.RUNNING)
+        return found, around, tasks.holder(conn, key.task_id) if held else None
 
-    found, around = database.read(work)
+    found, around, holder = database.read(work)
     if around is None:
         raise not_found(task_id_text(*key))
     view = _views(catalogue, found)[0]
     return Explanation(
         state=view.state,
-        reasons=_reasons(view, around, may_name),
+        reasons=_reasons(view, around, holder, may_name),
         ahead_count=around.ahead_count,
         worker_count=around.worker_count,
         ready_at=None if view.state is TaskState.READY else view.row.ready_at,
@@ -150,7 +153,12 @@ def _views(catalogue: Catalogue, found: Sequence[rows.TaskRow]) -> list[TaskView
     return [TaskView(row=row, policy=policies[row.policy_id]) for row in found]
 
 
-def _reasons(view: TaskView, around: rows.ExplainRow, may_name: Callable[[str], bool]) -> list[str]:
+def _reasons(
+    view: TaskView,
+    around: rows.ExplainRow,
+    holder: rows.HolderRow | None,
+    may_name: Callable[[str], bool],
+) -> list[str]:
     row = view.row
     state = view.state
     reasons: list[str] = []
@@ -168,8 +176,7 @@ def _reasons(view: TaskView, around: rows.ExplainRow, may_name: Callable[[str], 
             f"the next one waits until {row.ready_at:%Y-%m-%d %H:%M:%S %Z}."
         )
     elif state in (TaskState.LEASED, TaskState.RUNNING):
-        doing = "runs on" if state is TaskState.RUNNING else "was handed to"
-        reasons.append(f"It {doing} worker {row.worker!r}, attempt {row.attempt}.")
+        reasons += _held_reasons(row, holder)
     elif state is TaskState.READY:
         reasons += _ready_reasons(row, around, may_name)
     else:
@@ -190,6 +197,23 @@ def _reasons(view: TaskView, around: rows.ExplainRow, may_name: Callable[[str], 
         reasons.append(f"Last failure: {row.failure.get('type')}: {row.failure.get('message')}")
     if row.lost_count:
         reasons.append(f"It was lost with its worker {row.lost_count} time(s).")
+    return reasons
+
+
+def _held_reasons(row: rows.TaskRow, holder: rows.HolderRow | None) -> list[str]:
+    if row.state == TaskState.RUNNING and row.started_at is not None:
+        doing, since_at = "runs on", row.started_at
+    else:
+        doing, since_at = "is leased by", None if holder is None else holder.granted_at
+    since = "" if since_at is None else f" since {since_at:%Y-%m-%d %H:%M:%S %Z}"
+    reasons = [f"It {doing} worker {row.worker!r}{since}, attempt {row.attempt}."]
+    if holder is None or holder.present:
+        return reasons
+    reasons.append(
+        f"No server hears of that worker since {holder.seen_at:%Y-%m-%d %H:%M:%S %Z}: unless it "
+        "comes back, the task is handed out again when its lease ends, at "
+        f"{holder.expires_at:%Y-%m-%d %H:%M:%S %Z}."
+    )
     return reasons
 
 

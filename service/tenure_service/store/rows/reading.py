@@ -116,6 +116,21 @@ class ExplainRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HolderRow:
+    """A lease, and its worker.
+
+    Attributes:
+        seen_at: When a server last noted that it has the worker's stream.
+        present: Whether a server has it now.
+    """
+
+    granted_at: datetime
+    expires_at: datetime
+    seen_at: datetime
+    present: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRow:
     """A task that ended without success."""
 

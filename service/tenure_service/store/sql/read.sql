@@ -177,6 +177,20 @@ inner join deliveries as d
     on d.run_id = i.run_id and d.task_id = i.task_id and d.delivery = i.delivery
 where d.outcome <> 'DONE' and d.output is not null;
 
+-- name: task_holder :many HolderRow
+-- Reads until when a task is leased, and what was last heard of the worker that holds it.
+-- Invariants: none. Locks: none. Index: leases_task_idx, sessions_pkey.
+select
+    l.granted_at,
+    l.expires_at,
+    s.seen_at,
+    s.receiving and s.seen_at > now() - interval '15 seconds' as present
+from leases as l
+inner join sessions as s on s.session_id = l.session_id
+where l.task_ids @> array[%(task_id)s::uuid]
+order by l.granted_at desc
+limit 1;
+
 -- name: task_explain :one ExplainRow
 -- Counts what stands around a task: workers that serve its name on its queue, and how many of them
 -- are full; those that serve it on other queues; whether any ever did, how many tasks wait before
