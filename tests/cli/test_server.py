@@ -208,3 +208,25 @@ def test_server__several_processes__say_once_where_they_listen(database: str) ->
         server.until("\nlistening on 127.0.0.1:")
         assert server.end(signal.SIGTERM) == 0
     assert sum(line.startswith("listening on ") for line in server.lines) == 1
+
+
+def test_server__plain_text_at_its_tls_port__logs_objects_only(
+    database: str, tmp_path: Path
+) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    files = ("--tls-cert", tmp_path / "cert", "--tls-key", tmp_path / "key")
+    wanted = ("--listen", "127.0.0.1:0", "--http", "", "--log-format", "json", "--json")
+    with running("server", "--database", database, *files, *wanted) as server:
+        server.until("listening on")
+        address = server.word("listening on ").rstrip(",\"")
+        host, _, port = address.rpartition(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), timeout=10) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                # Whatever the answer: the handshake has failed when it ends.
+                while plain.recv(4096):
+                    pass
+        assert server.end() == 0
+    assert [line for line in server.lines if not isinstance(json.loads(line), dict)] == []
