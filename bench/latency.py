@@ -16,7 +16,8 @@ known     `await handle.aresult()` has returned: the output is committed, and th
 
 The processor time of each process a task tells what the machine was asked for, however busy it was
 with others. All clocks are those of one machine. Before each measurement tasks run for three
-seconds unmeasured. Half load is half of the drain of waiting no-op tasks by one worker process,
+seconds unmeasured. The floor, in the same run, is a chain of the same hops and three commits with
+nothing of Tenure in between (`bench.chain`): what a queue of this kind would take at least here. Half load is half of the drain of waiting no-op tasks by one worker process,
 just before, on the same PostgreSQL. Where one client, the server and the worker together cannot do
 as much, which those three seconds show, it is measured at four fifths of what they can.
 """
@@ -24,17 +25,20 @@ as much, which those three seconds show, it is measured at four fifths of what t
 import argparse
 import asyncio
 import contextlib
+import itertools
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import psycopg
+from grpc import aio
 
-from bench import counting, handlers, rig, table
+from bench import chain, counting, handlers, rig, table
 from bench.table import Table
 from tenure_service.embedded import EmbeddedPostgres
 
@@ -58,17 +62,23 @@ class Sample:
     at: dict[str, float] = field(default_factory=dict)
 
 
-async def _follow(tasks: handlers.Handlers, sample: Sample) -> None:
-    sample.at["called"] = time.time()
-    handle = await tasks.stamp.aenqueue()
-    sample.at["enqueued"] = time.time()
-    sample.task_id = handle.id.rpartition(":")[2]
-    started_at = await handle.aresult(_RESULT_SECONDS)
-    sample.at["known"] = time.time()
-    sample.at["started"] = started_at
+Follow: TypeAlias = Callable[[Sample], Coroutine[None, None, None]]
 
 
-async def _produce(tasks: handlers.Handlers, offsets: Iterable[float]) -> list[Sample]:
+def _follow(tasks: handlers.Handlers) -> Follow:
+    async def follow(sample: Sample) -> None:
+        sample.at["called"] = time.time()
+        handle = await tasks.stamp.aenqueue()
+        sample.at["enqueued"] = time.time()
+        sample.task_id = handle.id.rpartition(":")[2]
+        started_at = await handle.aresult(_RESULT_SECONDS)
+        sample.at["known"] = time.time()
+        sample.at["started"] = started_at
+
+    return follow
+
+
+async def _produce(follow: Follow, offsets: Iterable[float]) -> list[Sample]:
     """Enqueues when tasks fall due, and follows each to its result.
 
     Raises:
@@ -81,7 +91,7 @@ async def _produce(tasks: handlers.Handlers, offsets: Iterable[float]) -> list[S
 
     def start(sample: Sample) -> None:
         samples.append(sample)
-        following.append(loop.create_task(_follow(tasks, sample)))
+        following.append(loop.create_task(follow(sample)))
 
     def arrive() -> None:
         began_at = time.time()
@@ -149,8 +159,30 @@ def _drain(server: EmbeddedPostgres, count: int) -> float:
         return rig.rate(dsn)
 
 
+async def _chain(address: str, offsets: Iterable[float]) -> list[Sample]:
+    numbers = itertools.count()
+    async with aio.insecure_channel(address) as channel:
+        hops = chain.Chain(channel)
+
+        async def follow(sample: Sample) -> None:
+            sample.at = await hops.follow(next(numbers))
+
+        return await _produce(follow, offsets)
+
+
+def _floor(server: EmbeddedPostgres, options: argparse.Namespace, found: Table) -> None:
+    """Measures the hops and commits of a task with nothing of Tenure in between."""
+    with rig.database(server, "chain") as dsn, chain.running(dsn) as address:
+        seconds = _WARM_SECONDS + options.seconds
+        offsets = _offsets(options.rate, seconds, poisson=options.poisson)
+        samples = asyncio.run(_chain(address, offsets))
+    warm = int(len(samples) * _WARM_SECONDS / seconds)
+    _add(found, f"floor, {options.rate:g} a second", samples[warm:])
+
+
 def measure(server: EmbeddedPostgres, options: argparse.Namespace, found: Table) -> None:
-    """Measures the drain, then both rates on a database of their own each."""
+    """Measures the floor and the drain, then both rates on a database of their own each."""
+    _floor(server, options, found)
     drain = _drain(server, options.tasks)
     found.add("drain (tasks/s)", drain)
     for title, rate in ((f"{options.rate:g} a second", options.rate), ("half load", drain / 2)):
@@ -163,14 +195,14 @@ def measure(server: EmbeddedPostgres, options: argparse.Namespace, found: Table)
             handlers.wait_for_sessions(dsn, 1)
             tasks = handlers.make(serving.address)
             warm = _offsets(rate, _WARM_SECONDS, poisson=options.poisson)
-            can = _rate(runner.run(_produce(tasks, warm)), "known")
+            can = _rate(runner.run(_produce(_follow(tasks), warm)), "known")
             asked = rate
             if title == "half load":
                 asked = rate if can > _SUSTAINED * rate else _MEASURED * can
                 found.add("half load: wanted / sustained / asked (tasks/s)", rate, can, asked)
             offsets = _offsets(asked, options.seconds, poisson=options.poisson)
             before = _processor_ms(server, serving.process.pid, worker.pid)
-            samples = runner.run(_produce(tasks, offsets))
+            samples = runner.run(_produce(_follow(tasks), offsets))
             after = _processor_ms(server, serving.process.pid, worker.pid)
             _note_ends(dsn, samples)
         found.add(f"{title}: produced (tasks/s)", _rate(samples, "enqueued"))
