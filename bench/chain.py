@@ -98,7 +98,7 @@ class _Service:
 
 async def _serve(dsn: str) -> None:
     service = _Service(dsn)
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Put": grpc.unary_unary_rpc_method_handler(service.put),
         "Told": grpc.unary_unary_rpc_method_handler(service.told),
         "Work": grpc.stream_stream_rpc_method_handler(service.work),

@@ -1,5 +1,6 @@
 """Who is looked up when it asks again, and who was just told."""
 
+import asyncio
 import uuid
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from tenure_service.dispatch.waiters import Waiter, Waiters, bucket
 from tenure_service.engine.tokens import TaskKey
+from tenure_service.store.leases import Completion
 
 
 @pytest.fixture
@@ -66,3 +68,27 @@ def test_heard__over_in_between__is_looked_up(clock: list[float], *, elsewhere: 
     else:
         all_.over([task_id])
     assert all_.heard(waiter)
+
+
+def completion(key: TaskKey) -> Completion:
+    return Completion("lease", "session", *key, 1, 2, 3.0, b"7", "json", None)
+
+
+async def test_completed__waited_for__gives_the_output_and_wakes() -> None:
+    all_, waiter = Waiters(), one()
+    all_.add(waiter)
+    (key,) = waiter.keys.values()
+    waking = asyncio.create_task(waiter.event.wait())
+    all_.completed([(1, completion(key)), (1, completion(TaskKey("other", "other")))])
+    assert await waking
+    (row,) = waiter.known.values()
+    assert (row.task_id, row.outcome, row.attempt, row.output) == (key.task_id, "DONE", 2, b"7")
+
+
+def test_completed__another_namespace_or_run__is_told_nothing() -> None:
+    all_, waiter = Waiters(), one()
+    all_.add(waiter)
+    (key,) = waiter.keys.values()
+    all_.completed([(2, completion(key)), (1, completion(key._replace(run_id="another")))])
+    assert not waiter.known
+    assert not waiter.event.is_set()

@@ -220,7 +220,7 @@ def test_server__plain_text_at_its_tls_port__logs_objects_only(
     wanted = ("--listen", "127.0.0.1:0", "--http", "", "--log-format", "json", "--json")
     with running("server", "--database", database, *files, *wanted) as server:
         server.until("listening on")
-        address = server.word("listening on ").rstrip(",\"")
+        address = server.word("listening on ").rstrip(',"')
         host, _, port = address.rpartition(":")
         for _ in range(3):
             with socket.create_connection((host, int(port)), timeout=10) as plain:

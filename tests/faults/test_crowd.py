@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from tenure import App, Worker
 from tenure.v1 import payload_pb2 as payload
+from tenure_service.dispatch.hub import Hub
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.main import Server
 from tenure_service.store import invariants
@@ -92,22 +93,49 @@ async def test_await__a_thousand_callers__cost_one_question_a_second_and_are_ans
     assert invariants.check_invariants(conn) == {}
 
 
-async def test_await__rest_is_asked_for_again__is_not_looked_up_again(
-    patient: Server, near: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = await near.enqueue("crowd", ENDS * 10)
+@pytest.fixture
+def looked_up(patient: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lists the tasks of callers as they are looked up."""
     hub = patient._hub
     assert hub is not None
-    looked_up: list[str] = []
+    found: list[str] = []
     results = hub._look_up
 
     async def counted(
         namespace_id: int, keys: Sequence[TaskKey]
     ) -> dict[str, TaskResultRow | None]:
-        looked_up.extend(key.task_id for key in keys)
+        found.extend(key.task_id for key in keys)
         return await results(namespace_id, keys)
 
     monkeypatch.setattr(hub, "_look_up", counted)
+    return found
+
+
+async def test_await__output_recorded_here__is_answered_without_a_look(
+    patient: Server, near: Caller, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The look at all that wait would tell of the end as well, if it came just then.
+    monkeypatch.setattr(Hub, "look_for_results", lambda _: time_passes(seconds=0))
+    (task_id,) = await near.enqueue("crowd", 1)
+    wait = asyncio.create_task(near.wait(task_id, wait_seconds=20))
+    await until(lambda: looked_up)
+    one = await RawWorker.open(near, "crowd")
+    await one.until(lambda: bool(one.out))
+    (given,) = one.out.values()
+    await one.report(caller.completed(given, b"[7]"))
+    (answer,) = (await wait).results
+    assert (answer.task_id, answer.result.output.data) == (task_id, b"[7]")
+    assert answer.result == (await near.wait(task_id, wait_seconds=0)).results[0].result
+    assert len(looked_up) == 2, "at the beginning, and by the second call"
+    await one.close()
+
+
+async def test_await__rest_is_asked_for_again__is_not_looked_up_again(
+    patient: Server, near: Caller, looked_up: list[str]
+) -> None:
+    ids = await near.enqueue("crowd", ENDS * 10)
+    hub = patient._hub
+    assert hub is not None
     left = set(ids)
     for one in ids[:ENDS]:
         wait = asyncio.create_task(near.wait(*left, wait_seconds=20))

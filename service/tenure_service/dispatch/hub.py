@@ -161,6 +161,7 @@ class Hub:
         for task_id in ends.stopped:
             self._end_handler(task_id)
         if ends.over:
+            self.waiters.completed(ends.completions)
             self.waiters.over(ends.over)
             self.wake.over(ends.over)
         if ends.timed_ms:
@@ -198,6 +199,7 @@ class Hub:
                 waiter.event.clear()
                 waiter.hinted.clear()
                 found = await self._look_up(namespace_id, wanted) if wanted else {}
+                found.update(waiter.known)
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self.draining:
                     break
@@ -205,7 +207,7 @@ class Hub:
                     await asyncio.wait_for(waiter.event.wait(), left)
                 except TimeoutError:
                     break
-                wanted = [waiter.keys[task_id] for task_id in waiter.hinted]
+                wanted = [waiter.keys[one] for one in waiter.hinted - waiter.known.keys()]
         finally:
             self.waiters.remove(waiter)
         quiet = waiter.keys.keys() - found.keys() - waiter.hinted

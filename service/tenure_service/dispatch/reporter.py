@@ -40,6 +40,7 @@ Parsed = Completion | Ending
 class _Item:
     """The parsed results of one report."""
 
+    namespace_id: int
     results: list[Parsed]
     size: int = 0
 
@@ -86,7 +87,7 @@ class Reporter:
     ) -> list[Answer]:
         """Records the results of one report; gives what became of each, in order."""
         answers: list[Answer | None] = [None] * len(results)
-        item = _Item([])
+        item = _Item(namespace_id, [])
         places: list[int] = []
         for place, result in enumerate(results):
             try:
@@ -144,7 +145,9 @@ class Reporter:
 
     async def end(self, namespace_id: int, endings: Sequence[Ending]) -> None:
         """Ends hand-outs that the server itself ends."""
-        await self._batcher.submit(namespace_id, _Item(list(endings)), count=len(endings))
+        await self._batcher.submit(
+            namespace_id, _Item(namespace_id, list(endings)), count=len(endings)
+        )
 
     async def drain(self) -> None:
         """Waits until everything that was reported is recorded."""
@@ -161,11 +164,12 @@ class Reporter:
             if len(items) > 1 or len(items[0].results) == 1:
                 raise
             # One result of this report cannot be stored; its mates are unaffected (INV-14).
-            return [[self._record_alone(result) for result in items[0].results]]
+            namespace_id = items[0].namespace_id
+            return [[self._record_alone(namespace_id, result) for result in items[0].results]]
 
-    def _record_alone(self, result: Parsed) -> Answer:
+    def _record_alone(self, namespace_id: int, result: Parsed) -> Answer:
         try:
-            return self._record([_Item([result])])[0][0]
+            return self._record([_Item(namespace_id, [result])])[0][0]
         except DataRefused as exc:
             return _unstorable(exc)
 
@@ -177,6 +181,12 @@ class Reporter:
             ends = Ends(recorded=[], over=[one.task_id for one in completions])
             ends.tally.outcomes[Outcome.DONE] = len(completions)
             ends.tally.ran(Outcome.DONE, (one.run_ms for one in completions))
+            ends.completions = [
+                (item.namespace_id, one)
+                for item in items
+                for one in item.results
+                if isinstance(one, Completion)
+            ]
             self._tell(ends)
             endings = [result for result in results if isinstance(result, Ending)]
         else:

@@ -1,6 +1,7 @@
-"""Callers that wait for tasks to be over: woken by hints, answered from the database.
+"""Callers that wait for tasks to be over: woken by hints, answered with what is committed.
 
-This process tells of the tasks that it ended itself; other servers tell in coarse buckets over
+Outputs that this process recorded are given as they are; the rest is read from the database when a
+hint comes: of tasks that this process ended otherwise, of other servers in coarse buckets over
 NOTIFY; and once a second all that still wait are looked up in one statement, which is the truth.
 What a caller was just told not to be over, and asks for again, is not looked up by itself: ten
 thousand of them, each a call of its own, would be a look-up every few milliseconds.
@@ -11,7 +12,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
+from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
+from tenure_service.store.leases import Completion
+from tenure_service.store.rows import TaskResultRow
 
 BUCKETS = 1024
 #: For how long an answer that a task is not over is remembered: its caller asks again at once.
@@ -26,18 +30,34 @@ def bucket(task_id: str) -> int:
 class Waiter:
     """One caller and the tasks it waits for."""
 
-    __slots__ = ("event", "hinted", "keys", "namespace_id")
+    __slots__ = ("event", "hinted", "keys", "known", "namespace_id")
 
     def __init__(self, namespace_id: int, keys: Iterable[TaskKey]) -> None:
         self.namespace_id = namespace_id
         self.keys = {key.task_id: key for key in keys}
         self.hinted: set[str] = set()
+        #: What was recorded here while it waited, by task id.
+        self.known: dict[str, TaskResultRow] = {}
         self.event = asyncio.Event()
 
     def hint(self, task_ids: Iterable[str]) -> None:
         """Says that tasks may be over."""
         self.hinted.update(task_ids)
         self.event.set()
+
+
+def _result(one: Completion) -> TaskResultRow:
+    return TaskResultRow(
+        run_id=one.run_id,
+        task_id=one.task_id,
+        outcome=Outcome.DONE,
+        dead=False,
+        attempt=one.attempt,
+        output=one.output,
+        output_encoding=one.output_encoding,
+        output_schema=one.output_schema,
+        failure=None,
+    )
 
 
 class Waiters:
@@ -89,6 +109,18 @@ class Waiters:
             if said < since or self._heard.get(bucket(task_id), 0.0) >= said:
                 found.append(key)
         return found
+
+    def completed(self, completions: Iterable[tuple[int, Completion]]) -> None:
+        """Gives outputs that were just committed to those that wait for them."""
+        if not self._by_task:
+            return
+        for namespace_id, one in completions:
+            key = TaskKey(one.run_id, one.task_id)
+            for waiter in self._by_task.get(one.task_id, ()):
+                # An id tells nothing to a namespace that is not its own.
+                if waiter.namespace_id == namespace_id and waiter.keys[one.task_id] == key:
+                    waiter.known[one.task_id] = _result(one)
+                    waiter.event.set()
 
     def over(self, task_ids: Iterable[str]) -> None:
         """Hints those that wait for one of these tasks."""

@@ -101,6 +101,8 @@ class Ends:
 
     recorded: list[Recorded]
     over: list[str] = field(default_factory=list)
+    #: Those of them that are over with an output, by namespace: who waits for it has it here.
+    completions: list[tuple[int, leases.Completion]] = field(default_factory=list)
     #: Hand-outs that the server itself ended, whose workers are to be told.
     stopped: list[str] = field(default_factory=list)
     ready_lanes: dict[int, int] = field(default_factory=dict)

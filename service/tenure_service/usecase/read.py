@@ -201,10 +201,10 @@ def _reasons(
 
 
 def _held_reasons(row: rows.TaskRow, holder: rows.HolderRow | None) -> list[str]:
-    if row.state == TaskState.RUNNING and row.started_at is not None:
-        doing, since_at = "runs on", row.started_at
-    else:
-        doing, since_at = "is leased by", None if holder is None else holder.granted_at
+    runs = row.state == TaskState.RUNNING
+    doing = "runs on" if runs else "is leased by"
+    leased_at = None if holder is None else holder.granted_at
+    since_at = row.started_at if runs else leased_at
     since = "" if since_at is None else f" since {since_at:%Y-%m-%d %H:%M:%S %Z}"
     reasons = [f"It {doing} worker {row.worker!r}{since}, attempt {row.attempt}."]
     if holder is None or holder.present:
