@@ -47,7 +47,7 @@ def test_report__sweeper_holds_the_lease__waits_and_is_lost(stage: Stage, *, fas
     def sweep(conn: Conn) -> None:
         locked = leases.lock_expired(conn, 20, now=later())
         gate.wait()  # the window between the sweeper's look and its write
-        expire._end_locked(conn, stage.catalogue, locked, Outcome.LOST, None)
+        expire._end_locked(conn, stage.catalogue, locked, Outcome.LOST)
 
     sweeper = in_thread(lambda: stage.database.transact(sweep))
     gate.reached()
@@ -117,7 +117,7 @@ def test_expire__acts_on_leases_it_saw_long_ago__changes_nothing(
     stage.end(*[ending(task, outcome) for task in tasks])
     held = stage.lease(2) if released_again else []
     ends = stage.database.transact(
-        lambda conn: expire._end_locked(conn, stage.catalogue, seen, Outcome.LOST, None)
+        lambda conn: expire._end_locked(conn, stage.catalogue, seen, Outcome.LOST)
     )
     assert ends.recorded == [Recorded.LEASE_LOST] * 2
     assert [stage.outcomes(task) for task in tasks] == [[outcome]] * 2

@@ -256,8 +256,12 @@ class Session:
                 self._pool.cancel(job, why)
                 if job.result is None:
                     threaded = job.started_at and not job.is_async and not job.isolated
+                    # A task that was cancelled has no next attempt.
+                    beside = (
+                        "" if job.cancel_reason and not job.stopped else " beside the next attempt"
+                    )
                     goes_on = (
-                        "; nobody can stop its thread: it runs on beside the next attempt, unless it"
+                        f"; nobody can stop its thread: it runs on{beside}, unless it"
                         " looks at current_task().cancelled, or is declared with mode='process'"
                     )
                     _log.warning(

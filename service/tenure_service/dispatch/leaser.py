@@ -257,6 +257,12 @@ class Leaser:
     def _set_aside(self, session: Session, *, aside: bool) -> None:
         session.reserved = aside
         if aside:
+            _log.warning(
+                "worker %r is kept for a task that lost its worker more than once: it is handed"
+                " nothing until it holds nothing",
+                session.worker,
+                extra={"session": session.session_id},
+            )
             self._reserved.add(session)
         else:
             self._reserved.discard(session)
@@ -363,6 +369,12 @@ class Leaser:
             # The stream ended while the lease was written: nobody will accept it.
             self._on_lost(pick.session_id, pick.epoch, {grant.tasks[0].lease_id})
             return
+        if hint.suspect:
+            _log.warning(
+                "a task that lost its worker more than once goes to worker %r, alone",
+                session.worker,
+                extra={"session": session.session_id, "task_id": grant.tasks[0].task_id},
+            )
         held, messages = assign.assignments(grant, hint)
         self._turn += 1
         session.served_at = self._turn

@@ -1,6 +1,6 @@
 """Sessions of workers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from psycopg.types.json import Jsonb
@@ -99,6 +99,13 @@ def gone(conn: Conn, session_ids: Sequence[str]) -> set[str]:
 def close_lost(conn: Conn) -> None:
     """Closes sessions that nobody has heard from for long."""
     statements.execute(conn, "session_close_lost", {})
+
+
+def shut_out(conn: Conn, session_ids: Collection[str]) -> set[str]:
+    """Gives those of some sessions whose workers have lost their key."""
+    parameters = {"session_ids": arrays.uuids(sorted(session_ids))}
+    found = statements.many(conn, "session_shut_out", rows.SessionKey, parameters)
+    return {row.session_id for row in found}
 
 
 def list_(conn: Conn, namespace_id: int) -> list[rows.SessionRow]:

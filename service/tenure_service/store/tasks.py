@@ -123,6 +123,12 @@ def explain(
     return statements.one(conn, "task_explain", rows.ExplainRow, parameters)
 
 
+def aside(conn: Conn, namespace_id: int, *, name: str, queue: str) -> rows.AsideRow:
+    """Reads what keeps workers from a task that they serve."""
+    parameters = {"namespace_id": namespace_id, "name": name, "queue": queue}
+    return statements.one(conn, "task_aside", rows.AsideRow, parameters)
+
+
 def holder(conn: Conn, task_id: str) -> rows.HolderRow | None:
     """Reads who holds a task; None: nobody does."""
     found = statements.many(conn, "task_holder", rows.HolderRow, {"task_id": task_id})

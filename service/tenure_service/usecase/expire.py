@@ -23,11 +23,25 @@ _TIMERS_A_PASS = 500
 def expire(
     database: Database, catalogue: Catalogue, *, now: datetime | None = None
 ) -> end.Ends | None:
-    """Ends what is left of some expired leases; None if there were none to lock."""
+    """Ends what is left of some expired leases; None if there were none to lock.
+
+    Tasks of a worker whose key has ended go back as if it had given them back: it was shut out, and
+    nothing says that they have harmed it.
+    """
 
     def work(conn: Conn) -> end.Ends | None:
         locked = leases.lock_expired(conn, _LEASES_A_PASS, now=now)
-        return _end_locked(conn, catalogue, locked, Outcome.LOST, now) if locked else None
+        if not locked:
+            return None
+        shut_out = sessions.shut_out(conn, {lease.session_id for lease in locked})
+        endings = [
+            each
+            for lease in locked
+            for each in _endings(
+                lease, Outcome.RELEASED if lease.session_id in shut_out else Outcome.LOST
+            )
+        ]
+        return end.end(conn, catalogue, endings, locked=locked, now=now)
 
     return database.transact(work)
 
@@ -49,7 +63,7 @@ def release_session(
 
 def give_back(conn: Conn, catalogue: Catalogue, locked: Sequence[rows.LeaseRow]) -> end.Ends:
     """Ends what is left of locked leases, unspent: each task goes back to its place."""
-    return _end_locked(conn, catalogue, locked, Outcome.RELEASED, None)
+    return _end_locked(conn, catalogue, locked, Outcome.RELEASED)
 
 
 def lose_unheld(
@@ -59,7 +73,7 @@ def lose_unheld(
 
     def work(conn: Conn) -> end.Ends:
         locked = leases.lock_session(conn, session_id, kept_lease_ids=kept_lease_ids)
-        return _end_locked(conn, catalogue, locked, Outcome.LOST, None)
+        return _end_locked(conn, catalogue, locked, Outcome.LOST)
 
     return database.transact(work)
 
@@ -80,7 +94,7 @@ def lose(
         if not sessions.hold(conn, session_id, epoch):
             return None
         locked = leases.lock(conn, sorted(lease_ids))
-        return _end_locked(conn, catalogue, locked, Outcome.LOST, None)
+        return _end_locked(conn, catalogue, locked, Outcome.LOST)
 
     return database.transact(work)
 
@@ -93,20 +107,19 @@ def fire_timers(database: Database, *, now: datetime | None = None) -> list[rows
 
 
 def _end_locked(
-    conn: Conn,
-    catalogue: Catalogue,
-    locked: Sequence[rows.LeaseRow],
-    outcome: Outcome,
-    now: datetime | None,
+    conn: Conn, catalogue: Catalogue, locked: Sequence[rows.LeaseRow], outcome: Outcome
 ) -> end.Ends:
-    endings = [
+    endings = [each for lease in locked for each in _endings(lease, outcome)]
+    return end.end(conn, catalogue, endings, locked=locked)
+
+
+def _endings(lease: rows.LeaseRow, outcome: Outcome) -> list[end.Ending]:
+    return [
         end.Ending(
             lease_id=lease.lease_id,
             secret=None,
             key=TaskKey(run_id, task_id),
             outcome=outcome,
         )
-        for lease in locked
         for run_id, task_id in zip(lease.run_ids, lease.task_ids, strict=True)
     ]
-    return end.end(conn, catalogue, endings, locked=locked, now=now)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from tenure_service.engine.errors import not_found
@@ -40,6 +40,15 @@ class Explanation:
     ahead_count: int
     worker_count: int
     ready_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What stands around a task: who holds it, or what keeps workers from it while it waits."""
+
+    counts: rows.ExplainRow
+    holder: rows.HolderRow | None
+    aside: rows.AsideRow | None
 
 
 def get(
@@ -123,25 +132,33 @@ def explain(
         TenureError: TASK_NOT_FOUND.
     """
 
-    def work(
-        conn: Conn,
-    ) -> tuple[list[rows.TaskRow], rows.ExplainRow | None, rows.HolderRow | None]:
+    def work(conn: Conn) -> tuple[rows.TaskRow, _Around] | None:
         found = tasks.read(conn, namespace_id, [key], include_payloads=False)
         if not found:
-            return found, None, None
+            return None
+        (row,) = found
         around = tasks.explain(
-            conn, namespace_id, task_id=key.task_id, name=found[0].name, queue=found[0].queue
+            conn, namespace_id, task_id=key.task_id, name=row.name, queue=row.queue
         )
-        held = found[0].state in (TaskState.LEASED, TaskState.RUNNING)
-        return found, around, tasks.holder(conn, key.task_id) if held else None
+        held = row.state in (TaskState.LEASED, TaskState.RUNNING)
+        ready = row.state == TaskState.READY
+        return row, _Around(
+            around,
+            holder=tasks.holder(conn, key.task_id) if held else None,
+            aside=tasks.aside(conn, namespace_id, name=row.name, queue=row.queue)
+            if ready
+            else None,
+        )
 
-    found, around, holder = database.read(work)
-    if around is None:
+    found = database.read(work)
+    if found is None:
         raise not_found(task_id_text(*key))
-    view = _views(catalogue, found)[0]
+    row, all_around = found
+    around = all_around.counts
+    (view,) = _views(catalogue, [row])
     return Explanation(
         state=view.state,
-        reasons=_reasons(view, around, holder, may_name),
+        reasons=_reasons(view, all_around, may_name),
         ahead_count=around.ahead_count,
         worker_count=around.worker_count,
         ready_at=None if view.state is TaskState.READY else view.row.ready_at,
@@ -153,14 +170,10 @@ def _views(catalogue: Catalogue, found: Sequence[rows.TaskRow]) -> list[TaskView
     return [TaskView(row=row, policy=policies[row.policy_id]) for row in found]
 
 
-def _reasons(
-    view: TaskView,
-    around: rows.ExplainRow,
-    holder: rows.HolderRow | None,
-    may_name: Callable[[str], bool],
-) -> list[str]:
+def _reasons(view: TaskView, all_around: _Around, may_name: Callable[[str], bool]) -> list[str]:
     row = view.row
     state = view.state
+    around = all_around.counts
     reasons: list[str] = []
     if state in (TaskState.DELAYED, TaskState.BACKOFF) and around.timers_held_at is not None:
         reasons.append(
@@ -176,9 +189,9 @@ def _reasons(
             f"the next one waits until {row.ready_at:%Y-%m-%d %H:%M:%S %Z}."
         )
     elif state in (TaskState.LEASED, TaskState.RUNNING):
-        reasons += _held_reasons(row, holder)
+        reasons += _held_reasons(row, all_around.holder)
     elif state is TaskState.READY:
-        reasons += _ready_reasons(row, around, may_name)
+        reasons += _ready_reasons(row, all_around, may_name)
     else:
         reasons.append(f"It is over: {state}, since {row.ended_at:%Y-%m-%d %H:%M:%S %Z}.")
     if row.cancel_deadline_at is not None:
@@ -209,6 +222,11 @@ def _held_reasons(row: rows.TaskRow, holder: rows.HolderRow | None) -> list[str]
     reasons = [f"It {doing} worker {row.worker!r}{since}, attempt {row.attempt}."]
     if holder is None or holder.present:
         return reasons
+    if holder.key_ended_at is not None:
+        reasons.append(
+            f"Its key {holder.key_name!r} ended at {holder.key_ended_at:%Y-%m-%d %H:%M:%S %Z}: give "
+            "the worker another one."
+        )
     reasons.append(
         f"No server hears of that worker since {holder.seen_at:%Y-%m-%d %H:%M:%S %Z}: unless it "
         "comes back, the task is handed out again when its lease ends, at "
@@ -218,8 +236,9 @@ def _held_reasons(row: rows.TaskRow, holder: rows.HolderRow | None) -> list[str]
 
 
 def _ready_reasons(
-    row: rows.TaskRow, around: rows.ExplainRow, may_name: Callable[[str], bool]
+    row: rows.TaskRow, all_around: _Around, may_name: Callable[[str], bool]
 ) -> list[str]:
+    around, aside = all_around.counts, all_around.aside
     reasons: list[str] = []
     if around.paused_at is not None:
         reasons.append(
@@ -235,6 +254,12 @@ def _ready_reasons(
             f"No worker serves {row.name!r} on queue {row.queue!r} now"
             f"{_elsewhere(around, may_name)}."
         )
+    if around.worker_count == 0 and aside is not None and aside.shut_out is not None:
+        ended_at = datetime.fromisoformat(aside.shut_out["ended_at"]).astimezone(UTC)
+        reasons.append(
+            f"Worker {aside.shut_out['worker']!r} serves it, but its key {aside.shut_out['key']!r} "
+            f"ended at {ended_at:%Y-%m-%d %H:%M:%S %Z}: give it another one."
+        )
     full = around.worker_count > 0 and around.full_count == around.worker_count
     if full:
         reasons.append(
@@ -244,6 +269,16 @@ def _ready_reasons(
         reasons.append(
             "It lost its worker more than once, so it is handed out alone, to a worker that holds "
             "nothing else."
+        )
+    elif aside is not None and aside.alone_worker is not None:
+        reasons.append(
+            f"Worker {aside.alone_worker!r} runs a task that lost its worker more than once, and "
+            "takes nothing beside it."
+        )
+    elif aside is not None and aside.suspect_waits:
+        reasons.append(
+            "A task that lost its worker more than once waits for a worker that holds nothing else: "
+            "one that is kept for it takes nothing new."
         )
     if around.ahead_count:
         more = " or more" if around.ahead_count >= 10_000 else ""

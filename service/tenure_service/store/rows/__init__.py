@@ -53,6 +53,7 @@ from tenure_service.store.rows.moving import (
     WaitingTaken,
 )
 from tenure_service.store.rows.reading import (
+    AsideRow,
     DeadLetterHeld,
     DeadLetterRow,
     DeliveryRow,
@@ -95,6 +96,7 @@ from tenure_service.store.rows.restoring import (
 __all__ = [
     "ApiKeyRow",
     "ApiKeyWorkers",
+    "AsideRow",
     "AuditEventRow",
     "Breach",
     "CancelNotice",

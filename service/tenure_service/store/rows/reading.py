@@ -122,12 +122,31 @@ class HolderRow:
     Attributes:
         seen_at: When a server last noted that it has the worker's stream.
         present: Whether a server has it now.
+        key_name: The key that it came with; None: without one.
+        key_ended_at: When that key ended; None: it is good.
     """
 
     granted_at: datetime
     expires_at: datetime
     seen_at: datetime
     present: bool
+    key_name: str | None
+    key_ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsideRow:
+    """What keeps workers from a task that they serve.
+
+    Attributes:
+        alone_worker: One of them that runs a task which lost its workers, and nothing else.
+        suspect_waits: Whether such a task waits in the namespace.
+        shut_out: `worker`, `key` and `ended_at` of one of them whose key has ended.
+    """
+
+    alone_worker: str | None
+    suspect_waits: bool
+    shut_out: Json | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,17 +179,65 @@ where d.outcome <> 'DONE' and d.output is not null;
 
 -- name: task_holder :many HolderRow
 -- Reads until when a task is leased, and what was last heard of the worker that holds it.
--- Invariants: none. Locks: none. Index: leases_task_idx, sessions_pkey.
+-- Invariants: none. Locks: none. Index: leases_task_idx, sessions_pkey, api_keys_pkey.
 select
     l.granted_at,
     l.expires_at,
     s.seen_at,
-    s.receiving and s.seen_at > now() - interval '15 seconds' as present
+    s.receiving and s.seen_at > now() - interval '15 seconds' as present,
+    k.name as key_name,
+    case
+        when least(k.revoked_at, k.expires_at) <= now() then least(k.revoked_at, k.expires_at)
+    end as key_ended_at
 from leases as l
 inner join sessions as s on s.session_id = l.session_id
+left join api_keys as k on k.api_key_id = s.api_key_id
 where l.task_ids @> array[%(task_id)s::uuid]
 order by l.granted_at desc
 limit 1;
+
+-- name: task_aside :one AsideRow
+-- Tells what keeps workers from a task that they serve: tasks that lost their workers are handed out
+-- alone, and a key that has ended shuts its worker out.
+-- Invariants: none. Locks: none. Index: lanes_identity_unique, one pass over leases, sessions_pkey,
+-- ready_tasks_pkey, sessions_open_idx, api_keys_pkey.
+select
+    (
+        select s.worker
+        from leases as l
+        inner join lanes as a on a.lane_id = l.lane_id and a.suspect
+        inner join sessions as s on s.session_id = l.session_id
+        where
+            l.namespace_id = %(namespace_id)s::integer
+            and s.handlers @> jsonb_build_array(
+                jsonb_build_object('name', %(name)s::text, 'queue', %(queue)s::text)
+            )
+        limit 1
+    ) as alone_worker,
+    exists (
+        select 1
+        from lanes as a
+        where
+            a.namespace_id = %(namespace_id)s::integer
+            and a.suspect
+            and exists (select 1 from ready_tasks as r where r.lane_id = a.lane_id)
+    ) as suspect_waits,
+    (
+        select jsonb_build_object(
+            'worker', s.worker, 'key', k.name, 'ended_at', least(k.revoked_at, k.expires_at)
+        )
+        from sessions as s
+        inner join api_keys as k on k.api_key_id = s.api_key_id
+        where
+            s.namespace_id = %(namespace_id)s::integer
+            and s.closed_at is null
+            and least(k.revoked_at, k.expires_at) <= now()
+            and s.handlers @> jsonb_build_array(
+                jsonb_build_object('name', %(name)s::text, 'queue', %(queue)s::text)
+            )
+        order by s.seen_at desc
+        limit 1
+    ) as shut_out;
 
 -- name: task_explain :one ExplainRow
 -- Counts what stands around a task: workers that serve its name on its queue, and how many of them

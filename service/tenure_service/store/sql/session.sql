@@ -82,6 +82,16 @@ from unnest(%(session_ids)s::uuid []) as i (session_id)
 left join sessions as s on s.session_id = i.session_id
 where s.session_id is null or s.closed_at is not null;
 
+-- name: session_shut_out :many SessionKey
+-- Tells which of these sessions came with a key that has ended: their workers can report nothing.
+-- Invariants: INV-04. Locks: none. Index: sessions_pkey, api_keys_pkey.
+select s.session_id::text
+from sessions as s
+inner join api_keys as k on k.api_key_id = s.api_key_id
+where
+    s.session_id = any(%(session_ids)s::uuid [])
+    and (k.revoked_at is not null or k.expires_at <= now());
+
 -- name: session_close_lost :exec
 -- Closes sessions that nobody has heard from for two minutes and that hold no lease: twice the
 -- longest poll, which is heard once. A worker that comes back later gets a new session, and loses
