@@ -53,9 +53,10 @@ class Awaiter:
         self._pruning = False
 
     def follow(self, task_ids: Iterable[str]) -> list[asyncio.Future[Outcome]]:
-        """Returns one future an id, done when the task is over or cannot be told.
+        """Returns one future an id, done when the task is over, unknown, or nobody can be asked.
 
-        A caller that goes away cancels its futures.
+        Its exception is what kept the server from being asked. A caller that goes away cancels its
+        futures.
         """
         loop = asyncio.get_running_loop()
         futures = []
@@ -112,14 +113,22 @@ class Awaiter:
         try:
             outcomes = await fetch(self._connection, ids, POLL_SECONDS)
         except errors.ServiceError as error:
-            outcomes = dict.fromkeys(ids, error)
+            self._fail(ids, error)
+            return
         except Exception as exc:  # noqa: BLE001 - a waiter must never hang on a bug here
-            outcomes = dict.fromkeys(ids, errors.ServiceError(f"AwaitTasks failed: {exc!r}"))
+            self._fail(ids, errors.ServiceError(f"AwaitTasks failed: {exc!r}"))
+            return
         for task_id, outcome in outcomes.items():
             for future in self._waiters.pop(task_id, ()):
                 if not future.done():
                     future.set_result(outcome)
         self._ask([task_id for task_id in ids if task_id in self._waiters])
+
+    def _fail(self, ids: list[str], error: errors.ServiceError) -> None:
+        for task_id in ids:
+            for future in self._waiters.pop(task_id, ()):
+                if not future.done():
+                    future.set_exception(error)
 
     def _left(self, future: asyncio.Future[Outcome]) -> None:
         """Has polls that nobody waits for any more ended, soon after a waiter goes away."""

@@ -38,6 +38,10 @@ TOTAL_SECONDS = 30.0
 # Time for one try. A call that hangs longer is more likely on a dead connection than slow.
 TRY_SECONDS = 12.0
 PAUSE_SECONDS_FIRST = 0.05
+# A call that was broken off after so long had been taken by a server.
+STOOD_SECONDS = 1.0
+# Time without another warning that nobody answers.
+QUIET_SECONDS = 10.0
 PAUSE_SECONDS_MAX = 3.0
 # Failures in a row after which the channel is replaced.
 FAILURES_BEFORE_NEW_CHANNEL = 3
@@ -57,6 +61,7 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self._callables: dict[str, grpc.aio.UnaryUnaryMultiCallable[Any, Any]] = {}
         self._failure_count = 0
+        self._quiet_until = 0.0
 
     async def call(
         self,
@@ -72,38 +77,51 @@ class Connection:
             method: What to call.
             request: Sent unchanged at each try.
             extra_seconds: Time the server was asked to hold its answer back.
-            total_seconds: Bound for tries and pauses, `extra_seconds` apart.
+            total_seconds: Bound for tries and pauses, `extra_seconds` apart. It counts anew where
+                a call stood for a while before its connection broke.
 
         Raises:
             ServiceError: the answer of the last try, as the class of its reason.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + total_seconds + extra_seconds
+        give_up_at = loop.time() + total_seconds
         pause = PAUSE_SECONDS_FIRST
         looked = False
         told: errors.ServiceError | None = None
         while True:
-            left = give_up_at - loop.time()
+            began_at = loop.time()
+            seconds = min(give_up_at - began_at, TRY_SECONDS) + extra_seconds
             try:
-                return await self._try(method, request, min(left, TRY_SECONDS + extra_seconds))
+                return await self._try(method, request, seconds)
             except errors.ServiceError as error:
                 unreachable = error.status == "UNAVAILABLE" and not error.reason
+                if extra_seconds and unreachable and loop.time() - began_at > STOOD_SECONDS:
+                    give_up_at = loop.time() + total_seconds
                 if unreachable and not looked:
                     # Before anything is repeated: no time cures these.
                     looked = True
                     if (cause := await diagnosis.mismatch(self.target)) is not None:
                         raise _mismatch(cause, self.target.address) from error
-                    _log.warning("%s Trying for %.0f s.", error, total_seconds)
+                    self._warn(error, total_seconds)
                 wait = max(pause * _jitter.uniform(0.5, 1.0), error.retry_after or 0.0)
                 if not _may_retry(error) or loop.time() + wait >= give_up_at:
                     if told is not None and error.status == "DEADLINE_EXCEEDED":
                         # Why it could not answer is more than that it did not.
-                        error.args = (f"{told} At the last try it did not answer in time.",)
+                        error.args = (
+                            f"{str(told).rstrip('.')}. At the last try it did not answer in time.",
+                        )
                     raise
                 if error.reason:
                     told = error
             await asyncio.sleep(wait)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+    def _warn(self, error: errors.ServiceError, total_seconds: float) -> None:
+        """Says that nobody answers: once for all calls that meet the same outage."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until:
+            _log.warning("%s Trying for %.0f s.", error, total_seconds)
+        self._quiet_until = max(self._quiet_until, now + QUIET_SECONDS)
 
     async def close(self) -> None:
         """Closes the channel; the next call opens another."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import logging
 import queue
 import time
@@ -84,7 +85,7 @@ class Handle(Generic[R]):
             ResultTimeout: it is not over within `timeout`; it goes on.
             ValueRefused, CodecFailed: the result is not what the annotation or the codec says.
             NotFound: the namespace has no such task.
-            Unavailable: the server did not answer for 30 s.
+            Unavailable: without a `timeout`, the server did not answer for 30 s.
             BlockingCallInLoop: inside a running event loop; use `aresult`.
         """
         refuse_in_loop("result", "aresult")
@@ -158,13 +159,22 @@ class Handle(Generic[R]):
                 outcome = outcomes[self._id]
             else:
                 async with asyncio.timeout(timeout):
-                    outcome = await self._connection.awaiter.outcome(self._id)
+                    outcome = await self._told(goes_on=timeout is not None)
         except TimeoutError:
             raise errors.ResultTimeout(
                 f"task {self._id} is not over after {timeout} s; it goes on"
             ) from None
         self._outcome = outcome
         return outcome
+
+    async def _told(self, *, goes_on: bool) -> awaiter.Outcome:
+        """Waits until the task is over; through outages of any length if it `goes_on`."""
+        while True:
+            try:
+                return await self._connection.awaiter.outcome(self._id)
+            except errors.Unavailable as error:
+                if not goes_on or isinstance(error, errors.TransportMismatch):
+                    raise
 
     async def _ask_state(self) -> records.TaskState:
         request = tasks.GetTaskRequest(task_id=self._id)
@@ -222,6 +232,7 @@ def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> 
 
     Raises:
         ResultTimeout: some are not over within `timeout`.
+        Unavailable: without a `timeout`, the server did not answer for 30 s.
     """
     refuse_in_loop("as_completed", "aas_completed")
     check.wait(timeout)
@@ -248,16 +259,18 @@ def _warn_in_handler() -> None:
 
 def _as_completed(handles: list[Handle[R]], timeout: float | None) -> Iterator[Handle[R]]:
     give_up_at = None if timeout is None else time.monotonic() + timeout
-    done: queue.SimpleQueue[Handle[R]] = queue.SimpleQueue()
-    following = io_thread.run(_follow(handles, done.put))
+    done: queue.SimpleQueue[Handle[R] | errors.ServiceError] = queue.SimpleQueue()
+    following = io_thread.run(_follow(handles, done.put, goes_on=timeout is not None))
     try:
         for count in range(len(handles)):
             left = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
             try:
-                handle = done.get(timeout=left)
+                told = done.get(timeout=left)
             except queue.Empty:
                 raise _not_over(len(handles) - count, len(handles), timeout) from None
-            yield handle
+            if isinstance(told, errors.ServiceError):
+                raise told
+            yield told
     finally:
         _forget(following)
 
@@ -271,49 +284,75 @@ async def aas_completed(
     every = list(handles)
     loop = asyncio.get_running_loop()
     give_up_at = None if timeout is None else loop.time() + timeout
-    done: asyncio.Queue[Handle[R]] = asyncio.Queue()
+    done: asyncio.Queue[Handle[R] | errors.ServiceError] = asyncio.Queue()
 
-    def put(handle: Handle[R]) -> None:
-        loop.call_soon_threadsafe(done.put_nowait, handle)
+    def put(told: Handle[R] | errors.ServiceError) -> None:
+        loop.call_soon_threadsafe(done.put_nowait, told)
 
-    following = await io_thread.arun(_follow(every, put))
+    following = await io_thread.arun(_follow(every, put, goes_on=timeout is not None))
     try:
         for count in range(len(every)):
             try:
                 async with asyncio.timeout_at(give_up_at):
-                    handle = await done.get()
+                    told = await done.get()
             except TimeoutError:
                 raise _not_over(len(every) - count, len(every), timeout) from None
-            yield handle
+            if isinstance(told, errors.ServiceError):
+                raise told
+            yield told
     finally:
         _forget(following)
 
 
 async def _follow(
-    handles: list[Handle[R]], put: Callable[[Handle[R]], None]
+    handles: list[Handle[R]],
+    put: Callable[[Handle[R] | errors.ServiceError], None],
+    *,
+    goes_on: bool,
 ) -> list[asyncio.Future[awaiter.Outcome]]:
-    """Starts to follow the handles that are not known to be over; runs on the I/O loop."""
+    """Starts to follow the handles that are not known to be over; runs on the I/O loop.
+
+    Args:
+        handles: Which ones.
+        put: Called with each handle that is over, or with why the server cannot be asked.
+        goes_on: True if an outage is to be sat out.
+    """
     following: list[asyncio.Future[awaiter.Outcome]] = []
+
+    def start(connection: Connection, members: list[Handle[R]]) -> None:
+        futures = connection.awaiter.follow(handle.id for handle in members)
+        for handle, future in zip(members, futures, strict=True):
+            future.add_done_callback(functools.partial(over, connection, handle))
+        following.extend(futures)
+
+    def over(
+        connection: Connection, handle: Handle[R], future: asyncio.Future[awaiter.Outcome]
+    ) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            handle._outcome = future.result()  # noqa: SLF001 - a handle of this module
+            put(handle)
+        elif not isinstance(error, errors.ServiceError):
+            put(errors.ServiceError(repr(error)))
+        elif (
+            goes_on
+            and isinstance(error, errors.Unavailable)
+            and not isinstance(error, errors.TransportMismatch)
+        ):
+            start(connection, [handle])
+        else:
+            put(error)
+
     groups: dict[Connection, list[Handle[R]]] = collections.defaultdict(list)
     for handle in handles:
-        if handle._outcome is None:  # noqa: SLF001 - a handle of this module
+        if handle._outcome is None:  # noqa: SLF001
             groups[handle._connection].append(handle)  # noqa: SLF001
         else:
             put(handle)
-
-    def follow(handle: Handle[R], future: asyncio.Future[awaiter.Outcome]) -> None:
-        def over(_: asyncio.Future[awaiter.Outcome]) -> None:
-            if not future.cancelled():
-                handle._outcome = future.result()  # noqa: SLF001
-                put(handle)
-
-        future.add_done_callback(over)
-
     for connection, members in groups.items():
-        futures = connection.awaiter.follow(handle.id for handle in members)
-        for handle, future in zip(members, futures, strict=True):
-            follow(handle, future)
-        following += futures
+        start(connection, members)
     return following
 
 

@@ -5,7 +5,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from tenure import App, AsyncClient, Handle, NewTask, TaskCancelled, awaiter, errors
+from tenure import (
+    App,
+    AsyncClient,
+    Handle,
+    NewTask,
+    TaskCancelled,
+    TaskState,
+    Unavailable,
+    aas_completed,
+    as_completed,
+    awaiter,
+    errors,
+)
 from tenure.connection import Connection
 from tests.eventually import eventually_async, time_passes
 from tests.fix_server import RunningServer
@@ -15,10 +27,14 @@ ENDS = 40
 
 
 class Calls:
-    """The AwaitTasks calls of a program: the ids each named, and how many were open at once."""
+    """The AwaitTasks calls of a program: the ids each named, and how many were open at once.
+
+    The next `broken` calls meet a server that does not answer.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
+        self.broken = 0
         self.open_max = self._open = 0
         self._fetch = awaiter.fetch
         monkeypatch.setattr(awaiter, "fetch", self._counted)
@@ -27,6 +43,9 @@ class Calls:
         self, connection: Connection, ids: Sequence[str], wait_seconds: float
     ) -> dict[str, awaiter.Outcome]:
         self.sizes.append(len(ids))
+        if self.broken:
+            self.broken -= 1
+            raise errors.Unavailable("nobody answers", status="UNAVAILABLE")
         self._open += 1
         self.open_max = max(self.open_max, self._open)
         try:
@@ -63,6 +82,15 @@ async def told(handle: Handle[None]) -> str:
     with pytest.raises(TaskCancelled):
         await handle.aresult()
     return handle.id
+
+
+async def every(
+    handles: Sequence[Handle[None]], timeout: float | None, *, loop: bool
+) -> list[Handle[None]]:
+    """Lists the handles in the order in which their tasks are over."""
+    if loop:
+        return [each async for each in aas_completed(handles, timeout)]
+    return await asyncio.to_thread(lambda: list(as_completed(handles, timeout)))
 
 
 async def cancel(client: AsyncClient, handles: Sequence[Handle[None]]) -> None:
@@ -118,3 +146,49 @@ async def test_follow__waiters_that_leave__end_their_calls(
         each.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
     assert await eventually_async(lambda: not calls._open)
+
+
+async def test_wait__server_away_for_longer_than_a_call_tries__goes_on_until_its_time(
+    server: RunningServer, client: AsyncClient, calls: Calls
+) -> None:
+    handles = await begin(server, client, 3)
+    calls.broken = 2
+    waits = [asyncio.create_task(each.await_(30)) for each in handles]
+    assert await eventually_async(lambda: not calls.broken)
+    await cancel(client, handles)
+    assert set(await asyncio.gather(*waits)) == {TaskState.CANCELLED}
+
+
+async def test_wait__no_time_and_server_away__raises_and_is_asked_anew(
+    server: RunningServer, client: AsyncClient, calls: Calls
+) -> None:
+    (handle,) = await begin(server, client, 1)
+    calls.broken = 1
+    with pytest.raises(Unavailable):
+        await handle.await_()
+    await cancel(client, [handle])
+    assert await handle.await_() is TaskState.CANCELLED
+
+
+@pytest.mark.parametrize("loop", [False, True])
+async def test_as_completed__server_away__yields_only_what_is_over(
+    server: RunningServer, client: AsyncClient, calls: Calls, *, loop: bool
+) -> None:
+    handles = await begin(server, client, 3)
+    calls.broken = 2
+    found = asyncio.create_task(every(handles, 30, loop=loop))
+    assert await eventually_async(lambda: not calls.broken)
+    await cancel(client, handles)
+    assert {each.id for each in await found} == {each.id for each in handles}
+
+
+@pytest.mark.parametrize("loop", [False, True])
+async def test_as_completed__no_time_and_server_away__raises_and_spoils_no_handle(
+    server: RunningServer, client: AsyncClient, calls: Calls, *, loop: bool
+) -> None:
+    handles = await begin(server, client, 2)
+    calls.broken = 1
+    with pytest.raises(Unavailable):
+        await every(handles, None, loop=loop)
+    await cancel(client, handles)
+    assert [await told(each) for each in handles] == [each.id for each in handles]

@@ -4,10 +4,14 @@ import asyncio
 import logging
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from tenure import App, ArgumentsRefused, Retry, TaskFailed, Worker
+from tenure import App, ArgumentsRefused, Retry, RetryAfter, TaskFailed, Worker, current_task
+from tenure.channel import Target
+from tenure.worker import endings
+from tenure.worker.stream import Ending
 from tests.fix_server import RunningServer
 
 
@@ -132,3 +136,55 @@ async def test_arguments__thousands_are_wrong__the_failure_is_short(server: Runn
     assert "a secret value" not in failure.format()
     assert len(failure.format()) < 5_000
     del add
+
+
+async def test_handler__fails__says_whether_that_is_news_a_warning_or_the_end(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tenure.worker")
+    app = App("noise", server.address)
+
+    @app.task(retry=Retry(3, initial_delay=0.01))
+    def thrice() -> None:
+        if current_task().attempt == 1:
+            raise RetryAfter(0.01)
+        raise ValueError("again")
+
+    @app.task
+    def refused() -> int:
+        return "a text"  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    async with Worker(app):
+        for task in (thrice, refused):
+            with pytest.raises(TaskFailed):
+                await (await task.aenqueue()).aresult(30)
+    found = [
+        (each.levelno, each.getMessage().split()[1], "for good" in each.getMessage())
+        for each in caplog.records
+        if " failed" in each.getMessage()
+    ]
+    assert found == [
+        (logging.INFO, "thrice", False),
+        (logging.WARNING, "thrice", False),
+        (logging.ERROR, "thrice", True),
+        (logging.ERROR, "refused", True),
+    ]
+
+
+def test_stream__ends_for_the_same_reasons_again_and_again__is_said_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("tenure.worker.endings.time", SimpleNamespace(monotonic=lambda: now[0]))
+    said = endings.Endings(Target("127.0.0.1:1", "default", ""))
+
+    def tries(count: int) -> int:
+        caplog.clear()
+        for number in range(count):
+            said.say(Ending(f"reason {number % 2}"), connected_before=True, is_last=False)
+            now[0] += 1.0
+        return len(caplog.records)
+
+    assert tries(50) == 2
+    assert tries(9) == 0
+    assert tries(50) == 2

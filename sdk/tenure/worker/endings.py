@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
 from tenure import connection, diagnosis, errors
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tenure.worker")
 
+# Time after which what goes on is said again: silence would look like health.
+REMINDER_SECONDS = 60.0
 # What to do, by the reason that a Tenure server gives.
 _ADVICE: Final = {
     "FIELD_INVALID": "change what the worker or its tasks declare",
@@ -39,7 +42,8 @@ class Endings:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._said = ""
+        self._said: set[str] = set()
+        self._remind_at = 0.0
 
     def say_opened(
         self, worker: str, message: messages.Opened, *, away_seconds: float | None
@@ -51,7 +55,8 @@ class Endings:
             message: What the server answered.
             away_seconds: Time without a stream; None: this is the first one.
         """
-        self._said = ""
+        self._said.clear()
+        self._remind_at = 0.0
         again = "" if away_seconds is None else f" again after {away_seconds:.1f} s"
         _log.info(
             "worker %s is connected to %s%s (%s, server %s)",
@@ -77,18 +82,24 @@ class Endings:
         return dataclasses.replace(ending, refusal=found)
 
     def say(self, ending: Ending, *, connected_before: bool, is_last: bool) -> None:
-        """Logs why a stream ended: refusals each time, the rest once for each text."""
+        """Logs why a stream ended: refusals each time, the rest once for each text and minute."""
         if ending.refusal is not None:
             goes_on = "" if is_last else "; trying again, but no time cures this"
             _log.error("%s%s", ending.refusal, goes_on)
             return
-        if ending.text == self._said:
+        now = time.monotonic()
+        if ending.text in self._said and now < self._remind_at:
             return
-        self._said = ending.text
+        if now >= self._remind_at:
+            self._said.clear()
+            self._remind_at = now + REMINDER_SECONDS
+        self._said.add(ending.text)
         where = self._target.address
         if is_unreachable(ending) and not connected_before:
             hint = connection.START_HINT
-            _log.warning("no Tenure server answers at %s (%s); %s", where, ending.text, hint)
+            _log.warning(
+                "no Tenure server answers at %s (%s), trying again; %s", where, ending.text, hint
+            )
         else:
             _log.warning("the stream to %s ended (%s); connecting again", where, ending.text)
 

@@ -251,7 +251,9 @@ class Job:
         except (errors.ValueRefused, errors.PayloadTooLarge) as exc:
             tracing.raised(self.span, exc)
             # The handler has done its work: another attempt would do it twice for the same end.
-            return self._failed(failure.from_exception(exc, non_retryable=True))
+            message = failure.from_exception(exc, non_retryable=True)
+            self._log_failure(message, None)
+            return self._failed(message)
         except errors.CodecFailed as exc:
             tracing.raised(self.span, exc)
             _log.error("task %s %s: %s", self.name, self.task_id, exc)
@@ -270,20 +272,31 @@ class Job:
         message = failure.from_exception(exc, non_retryable=non_retryable)
         if isinstance(exc, context.RetryAfter):
             message.retry_after.CopyFrom(exc.delay)
-        self._log_failure(message, None if isinstance(exc, context.ControlFlow) else exc)
+        if isinstance(exc, context.RetryAfter):
+            self._log_failure(message, None, wanted=True)
+        else:
+            self._log_failure(message, None if isinstance(exc, context.ControlFlow) else exc)
         return self._failed(message)
 
-    def _log_failure(self, message: payload_pb2.Failure, exc: BaseException | None) -> None:
+    def _log_failure(
+        self, message: payload_pb2.Failure, exc: BaseException | None, *, wanted: bool = False
+    ) -> None:
+        """Logs how an attempt failed: the last one as an error, one that wants another as news."""
+        attempt, attempt_max = self.assignment.attempt, self.assignment.max_attempts
+        last = message.non_retryable or 0 < attempt_max <= attempt
+        level = logging.ERROR if last else logging.INFO if wanted else logging.WARNING
         stack = ""
         if exc is not None and failure.is_clipped(message):
             # A traceback of logging's own would repeat a message of any length.
             stack, exc = f"\n{message.stack}", None
-        _log.warning(
-            "task %s %s failed, attempt %d of %d: %s: %s%s",
+        _log.log(
+            level,
+            "task %s %s failed%s, attempt %d of %d: %s: %s%s",
             self.name,
             self.task_id,
-            self.assignment.attempt,
-            self.assignment.max_attempts,
+            " for good" if last else "",
+            attempt,
+            attempt_max,
             message.type,
             message.message,
             stack,

@@ -115,6 +115,11 @@ class Outbox:
             return request
         return self._next_report()
 
+    @property
+    def unacknowledged_count(self) -> int:
+        """Results that no server has acknowledged."""
+        return len(self._results) + sum(map(len, self._sent.values()))
+
     def acknowledged(self, report_id: int) -> list[Job]:
         """Returns the jobs of a Report whose acknowledgement came; they are forgotten here."""
         jobs = self._sent.pop(report_id, [])

@@ -163,7 +163,11 @@ class Session:
         try:
             await asyncio.wait_for(self._outbox.empty.wait(), FLUSH_SECONDS)
         except TimeoutError:
-            _log.warning("stopped with results that no server has acknowledged; they are lost")
+            _log.warning(
+                "stopped with %d result(s) that no server has acknowledged: unless one recorded them,"
+                " their tasks run again once their leases have ended",
+                self._outbox.unacknowledged_count,
+            )
         self._stopped.set()
         if self._stream is not None:
             await self._stream.close("the worker stopped")

@@ -197,8 +197,8 @@ order by l.granted_at desc
 limit 1;
 
 -- name: task_aside :one AsideRow
--- Tells what keeps workers from a task that they serve: tasks that lost their workers are handed out
--- alone, and a key that has ended shuts its worker out.
+-- Tells what keeps workers from a task that they serve: tasks that lost their workers are handed
+-- out alone, and a key that has ended shuts its worker out.
 -- Invariants: none. Locks: none. Index: lanes_identity_unique, one pass over leases, sessions_pkey,
 -- ready_tasks_pkey, sessions_open_idx, api_keys_pkey.
 select
