@@ -17,7 +17,7 @@ from tenure import (
     policy,
 )
 from tenure.remote import Remote
-from tenure.task import AsyncTask, Declaration, SyncTask, Task
+from tenure.task import AsyncTask, Declaration, SyncTask, Task, no_declaration
 
 if TYPE_CHECKING:
     import contextlib
@@ -155,6 +155,7 @@ class App:
         retry: Retry | None = None,
         timeout: Seconds | Timeouts | None = None,
         mode: isolation.Mode | None = None,
+        **others: Any,
     ) -> Any:
         """Makes a function a task: `@app.task` or `@app.task(queue=..., retry=...)`.
 
@@ -169,12 +170,15 @@ class App:
             retry: Retries that this code declares; an operator or a call may say otherwise.
             timeout: Limit of each attempt from the handler's start, or a set of limits.
             mode: "thread" or "process"; default what the worker says.
+            others: Nothing: what other task queues take is refused with the way to say it here.
 
         Raises:
             HandlerRefused: the function cannot be a task, an annotation has no JSON form or refuses
                 its default, or the app has a task of this name.
             WrongType, WrongValue: an option that no server would take.
         """
+        if others:
+            raise no_declaration(next(iter(others)))
         if function is not None and not callable(function):
             raise check.wrong_type("what app.task makes a task of", "a function", function)
         if name is not None:

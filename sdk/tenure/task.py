@@ -77,12 +77,32 @@ _FOREIGN_NAMES = frozenset(
 # Options of other task queues, with what to say here.
 _FOREIGN_OPTIONS = {
     "countdown": "delay=SECONDS",
-    "eta": "delay=eta - datetime.now(UTC)",
+    "eta": "delay=max(eta - datetime.now(UTC), timedelta())",
     "expires": 'timeout=Timeouts(schedule_to_start=Timeout(SECONDS, "time_out"))',
     "max_retries": "retry=Retry(N + 1)",
     "soft_time_limit": "timeout=SECONDS",
     "task_id": "key=TEXT",
     "time_limit": "timeout=SECONDS",
+}
+
+
+# Declarations of other task queues, with what to say here.
+_FOREIGN_DECLARATIONS = {
+    "acks_late": "leave it out: handlers always run at least once",
+    "autoretry_for": "leave it out: every exception is retried but those of retry=Retry(unless=[...])",
+    "bind": "leave it out: current_task() stands for self",
+    "countdown": "say using(delay=SECONDS).enqueue(...) where it is called",
+    "default_retry_delay": "say retry=Retry(initial_delay=SECONDS)",
+    "expires": 'say timeout=Timeouts(schedule_to_start=Timeout(SECONDS, "time_out"))',
+    "ignore_result": "leave it out: a handler that returns nothing stores nothing but its end",
+    "max_retries": "say retry=Retry(N + 1)",
+    "priority": "say using(priority=N).enqueue(...) where it is called",
+    "retries": "say retry=Retry(N + 1)",
+    "retry_backoff": "say retry=Retry(initial_delay=SECONDS, max_delay=SECONDS)",
+    "retry_kwargs": "say retry=Retry(N + 1)",
+    "serializer": "leave it out: arguments are JSON by their annotations",
+    "soft_time_limit": "say timeout=SECONDS",
+    "time_limit": "say timeout=SECONDS",
 }
 
 
@@ -374,6 +394,12 @@ def _no_option(name: str) -> errors.WrongType:
     known = ", ".join(field.name for field in dataclasses.fields(Options))
     hint = f"say {_FOREIGN_OPTIONS[name]}" if name in _FOREIGN_OPTIONS else f"it takes {known}"
     return errors.WrongType(f"using() has no option {name!r}; {hint}")
+
+
+def no_declaration(name: str) -> errors.WrongType:
+    """Says of an option that no task is declared with what to say instead."""
+    hint = _FOREIGN_DECLARATIONS.get(name, "it takes name, queue, retry, timeout and mode")
+    return errors.WrongType(f"app.task has no option {name!r}; {hint}")
 
 
 def _with_hint(

@@ -247,8 +247,21 @@ def test_using__option_of_other_queues__is_told_ours() -> None:
             each.using(delay=1, expires=5)
         with pytest.raises(WrongType, match=r"no option 'colour'; it takes key, .*, timeout$"):
             each.using(colour=5)
-    with pytest.raises(WrongType, match=r"using\(delay=eta - datetime\.now\(UTC\)\)\.enqueue"):
+    with pytest.raises(
+        WrongType, match=r"using\(delay=max\(eta - datetime\.now\(UTC\), timedelta\(\)\)\)\.enqueue"
+    ):
         task.enqueue("a", eta=1)
+
+
+def test_task__declared_as_elsewhere__is_told_the_way() -> None:
+    task: Any = App("test", "127.0.0.1:1").task
+    for option, hint in (
+        ({"bind": True}, r"current_task\(\) stands for self"),
+        ({"max_retries": 5}, r"say retry=Retry\(N \+ 1\)"),
+        ({"queue": "q", "colour": 1}, r"'colour'; it takes name, queue, retry, timeout and mode"),
+    ):
+        with pytest.raises(WrongType, match=hint):
+            task(**option)
 
 
 @pytest.mark.parametrize("name", ["delay", "apply_async", "send", "defer"])
