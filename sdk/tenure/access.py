@@ -75,7 +75,8 @@ class AuditEvent:
         actor: `key:NAME:ID`, `database:USER@HOST`, or `anonymous` where no keys are asked for.
         action: Name of the RPC or command.
         request: What was asked, as JSON, clipped.
-        outcome: `OK`, or the reason of the error.
+        outcome: `OK`, or `OK:` with what was done (`OK: replayed 0 of 1`), or the reason of the
+            error.
     """
 
     at: datetime.datetime | None

@@ -44,7 +44,7 @@ def text(value: object, name: str, bytes_max: int = NAME_BYTES_MAX, *, empty: bo
 
     Raises:
         WrongType: no text.
-        WrongValue: empty, too long, or with control characters.
+        WrongValue: empty, too long, with control characters or a lone surrogate.
     """
     expected = f"a text of {0 if empty else 1} to {bytes_max} bytes"
     if not isinstance(value, str):
@@ -53,6 +53,19 @@ def text(value: object, name: str, bytes_max: int = NAME_BYTES_MAX, *, empty: bo
         raise wrong_value(name, expected, value)
     if _CONTROL.search(value):
         raise wrong_value(name, f"{expected} without control characters", value)
+    encodes(value, name)
+
+
+def encodes(value: str, name: str) -> None:
+    """Checks that a text has a UTF-8 form, in which texts travel.
+
+    Raises:
+        WrongValue: with a lone surrogate.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise wrong_value(name, "a text without lone surrogates", value) from None
 
 
 def whole(value: object, name: str, low: int, high: int) -> None:

@@ -71,6 +71,7 @@ _KNOWN_TYPES: frozenset[object] = frozenset(
     )
 )
 _KNOWN_CONTAINERS: frozenset[object] = frozenset((list, dict, tuple, types.UnionType, typing.Union))
+_LOST = "\ufffd\ufffd\ufffd"
 _encode_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
@@ -119,8 +120,7 @@ class ValueCodec(Generic[T]):
                 self._adapter.validator.validate_python((None,))
             if type(value) is self._plain_type:
                 return _encode_json(value).encode()
-            (plain,) = self._adapter.serializer.to_python((value,), mode="json", warnings="error")
-            return _encode_json(plain).encode()
+            return _written(self._adapter, value)
         except Exception as exc:
             skip = int(isinstance(exc, pydantic.ValidationError))
             raise errors.ValueRefused(self._where, _problem(exc, skip=skip)) from exc
@@ -206,10 +206,7 @@ class ArgumentsCodec:
             if value is None and not self._takes_none(name):
                 self._name_culprit(arguments)
         try:
-            (plain,) = self._adapter.serializer.to_python(
-                (arguments,), mode="json", warnings="error"
-            )
-            return _encode_json(plain).encode()
+            return _written(self._adapter, arguments)
         except Exception as exc:
             self._name_culprit(arguments)
             raise errors.ValueRefused(
@@ -249,6 +246,20 @@ class ArgumentsCodec:
         for name, value in arguments.items():
             where = f"argument {name!r} of task {self._task_name!r}"
             ValueCodec(self._fields.get(name, Any), where).encode(value)
+
+
+def encode_named(arguments: Mapping[str, Any], task_name: str) -> bytes:
+    """Returns arguments of which no types are known as a JSON object.
+
+    Raises:
+        ValueRefused: names the first parameter that JSON cannot carry.
+    """
+    try:
+        return any_json.encode(arguments)
+    except errors.ValueRefused as exc:
+        for name, value in arguments.items():
+            ValueCodec(Any, f"argument {name!r} of task {task_name!r}").encode(value)
+        raise errors.ValueRefused(f"arguments of task {task_name!r}", exc.problem) from exc
 
 
 def payload(data: bytes, where: str) -> payload_pb2.Payload:
@@ -318,6 +329,28 @@ def _adapter(annotation: Any, where: str) -> pydantic.TypeAdapter[Any]:
     if not complete:
         raise Unresolved(f"{where}: {_shown(annotation)} names a type that is not defined")
     return adapter
+
+
+def _written(adapter: pydantic.TypeAdapter[Any], value: object) -> bytes:
+    (plain,) = adapter.serializer.to_python((value,), mode="json", warnings="error")
+    text = _encode_json(plain)
+    if _LOST in text:
+        # pydantic puts these for a lone surrogate in a key; values it leaves to the encoder below.
+        kept = adapter.serializer.to_python((value,), mode="python", warnings=False)
+        _check_keys(kept)
+    return text.encode()
+
+
+def _check_keys(value: object) -> None:
+    """Raises UnicodeEncodeError for a key with a lone surrogate."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(key, str):
+                key.encode()
+            _check_keys(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_keys(each)
 
 
 def _refused(annotation: Any, where: str, exc: pydantic.PydanticUserError) -> errors.HandlerRefused:

@@ -205,7 +205,7 @@ def new_task(
             schema=value.arguments.schema,
         )
     else:
-        payload = payload_codec.write(codec.any_json.encode(value.arguments), where, hook)
+        payload = payload_codec.write(codec.encode_named(value.arguments, value.name), where, hook)
     message = tasks.NewTask(
         name=value.name,
         queue=value.queue,

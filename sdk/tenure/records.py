@@ -143,6 +143,7 @@ class NewTask:
         # Bounds are left to the server, which names every field that is out of them at once.
         for field in ("name", "queue", "key", "lane", "traceparent"):
             check.instance(getattr(self, field), f"NewTask: {field}", str, "a text")
+            check.encodes(getattr(self, field), f"NewTask: {field}")
         check.instance(self.priority, "NewTask: priority", int, "a whole number")
         expected = "a dict of parameters by name, or a Payload"
         check.instance(self.arguments, "NewTask: arguments", (dict, Payload), expected)

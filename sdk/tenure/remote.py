@@ -97,7 +97,7 @@ class RemoteShape:
         if self._input is None:
             if args:
                 raise errors.WrongType(f"{self._where} go by name, such as enqueue(path='a')")
-            return self.arguments.encode(dict(kwargs))
+            return codec.encode_named(kwargs, self._task_name)
         if len(args) > 1 or (args and kwargs):
             raise errors.WrongType(
                 f"{self._where} are one {self._kind.__name__}, or its fields by name"

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -75,6 +75,17 @@ class ServerConfig(BaseModel):
     log_format: str = Field(
         "text", pattern="^(text|json)$", description="lines for people, or JSON objects"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _encodes(cls, value: Any) -> Any:
+        # Bytes of the environment that are no UTF-8 reach Python as lone surrogates.
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError("is not UTF-8") from None
+        return value
 
     @field_validator("listen", "http")
     @classmethod
@@ -209,11 +220,12 @@ def load(
         for name in ServerConfig.model_fields
         if environment.get(variable(name)) or (name == "http" and variable(name) in environment)
     }
-    values |= {name: value for name, value in (flags or {}).items() if value is not None}
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    values |= given
     try:
         return ServerConfig.model_validate(values)
     except ValidationError as exc:
-        lines = [_line(error) for error in exc.errors(include_url=False)]
+        lines = [_line(error, given) for error in exc.errors(include_url=False)]
         raise ConfigInvalid("\n".join(lines)) from exc
 
 
@@ -222,13 +234,19 @@ def variable(name: str) -> str:
     return PREFIX + ("SCHEMA" if name == "schema_name" else name.upper())
 
 
-def _line(error: Any) -> str:
+def flag(name: str) -> str:
+    """Names the flag of a setting."""
+    return f"--{name.removesuffix('_name').replace('_', '-')}"
+
+
+def _line(error: Any, given: Collection[str]) -> str:
+    """Says what is wrong with a setting, by the name under which it was set."""
     where = ".".join(str(part) for part in error["loc"])
     text = re.sub(r"^Value error, |^(Input|String)(?= should)", "", error["msg"]).strip()
     if error["type"] == "missing":
-        text = f"not set, and --{where.replace('_', '-')} was not given"
+        text = f"not set, and {flag(where)} was not given"
     elif where != "database" and error["type"] != "value_error":
         text = f"{text}; it is {error['input']!r}"
     if where == "insecure" and error["type"] == "value_error":
         return text  # of an address: nobody has to have set this one
-    return f"{variable(where)}: {text}" if where else text
+    return f"{flag(where) if where in given else variable(where)}: {text}" if where else text

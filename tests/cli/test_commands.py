@@ -46,6 +46,23 @@ def ask(server: RunningServer) -> _Asked:
     return _Asked(server)
 
 
+def test_worker__log_of_objects__prints_nothing_else(server: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    words = ("worker", "app:app", "--address", server.address, "--log-format", "json")
+    with running(*words, cwd=tmp_path) as worker:
+        worker.until("serves ship on queue default")
+        assert worker.end() == 0
+    told = [json.loads(line) for line in worker.lines]
+    assert [each["level"] for each in told if "serves ship on queue default" in each["event"]]
+
+
+def test_worker__log_format_that_there_is_not__is_refused(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    done = run("worker", "app:app", cwd=tmp_path, TENURE_LOG_FORMAT="yaml")
+    assert done.code == exits.USAGE
+    assert done.err == "tenure: TENURE_LOG_FORMAT is text or json, not 'yaml'\n"
+
+
 async def test_why__name_nobody_registered__says_so(ask: _Asked) -> None:
     enqueued = await ask("task", "enqueue", "nobody", "--input", "{}", "--priority", "5")
     task_id = enqueued.out.strip()

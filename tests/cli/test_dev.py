@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure_service.cli import apps
 from tests.cli.command import Running, environment, processes, run, running
 from tests.eventually import eventually
 from tests.fix_db import _scratch
@@ -152,6 +153,30 @@ def test_dev__file_changes_then_ctrl_c__reloads_then_leaves_nothing(project: Pat
         assert started.end() == 0
     assert not processes(*traces)
     assert not (project / ".tenure" / "dev.lock").exists()
+
+
+@pytest.mark.parametrize("app", ["nomod:x", "app.nomod:x", "pack.nomod:x"])
+def test_dev__module_that_does_not_exist__ends_before_anything_starts(
+    tmp_path: Path, app: str
+) -> None:
+    (tmp_path / "app.py").write_text("raise SystemExit('it was run')\n")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("raise SystemExit('it was run')\n")
+    done = run("dev", app, "--port", "0", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert f"there is no module {app.partition(':')[0]!r}" in done.err
+    assert not (tmp_path / ".tenure").exists()
+
+
+def test_check_exists__module_that_is_there__is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text("def greet(:\n")
+    (tmp_path / "space" / "deep").mkdir(parents=True)
+    (tmp_path / "space" / "deep" / "bad.py").write_text("def greet(:\n")
+    for app in ("bad:app", "space.deep.bad:app", "tenure.app:App", "sys:app"):
+        apps.check_exists(app)
 
 
 def test_dev__killed__goes_on_with_its_data(project: Path) -> None:

@@ -1,6 +1,7 @@
 """`tenure key` and `tenure audit`, over TLS as people would run them."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -94,7 +95,8 @@ def test_audit__after_some_deeds__lists_them(database: str) -> None:
         assert secret.startswith("tenure_")
         found = json.loads(_run("audit", "--json", "--address", address).out)
         actions = [(event["action"], event["outcome"]) for event in found["events"]]
-        assert actions[0] == ("CreateApiKey", "OK")
+        assert actions[0][0] == "CreateApiKey"
+        assert re.fullmatch(r"OK: key [0-9a-f-]{36}", actions[0][1])
         assert ("SetQueue", "OK") in actions
         assert found["events"][0]["actor"].startswith("database:")
         assert secret not in json.dumps(found)

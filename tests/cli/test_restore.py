@@ -5,8 +5,9 @@ from pathlib import Path
 
 import psycopg
 
+from tenure_service.engine.states import Outcome
 from tenure_service.store import migrate
-from tests.cli.command import run, run_here
+from tests.cli.command import Done, run, run_here
 from tests.usecase.stage import Stage, stage
 
 __all__ = ["stage"]
@@ -41,6 +42,7 @@ async def test_restore_check__database_with_leases_and_timers__voids_holds_and_r
     assert "`tenure restore-check --release` lets them go" in done.out
     assert lines[-1].split() == ["default", "default", "3"]
     assert "heard from in the last 15 s" in done.err
+    assert "closed 1 sessions, ended 1 leases, of 2 tasks" in done.err.splitlines()
 
     repeated = await run_here("restore-check", *where, "--json", "--force")
     assert "held already" in repeated.err
@@ -57,12 +59,45 @@ async def test_restore_check__database_with_leases_and_timers__voids_holds_and_r
     stage.check()
 
 
-def test_restore_check__piped__tells_of_progress_in_lines(stage: Stage) -> None:
+def test_restore_check__piped__tells_the_same_numbers_on_both_streams(stage: Stage) -> None:
     stage.tasks(1)
     stage.lease(1)
     done = run("restore-check", "--force", TENURE_DATABASE=stage.dsn)
     assert done.code == 0, done.err
-    assert "closed 1 sessions, ended 0 leases, put 0 tasks back" in done.err.splitlines()
+    told = [line for line in done.err.splitlines() if line.startswith("closed ")]
+    assert told == ["closed 1 sessions, ended 1 leases, of 1 tasks"]
+    assert "sessions voided    1" in done.out.splitlines()
+    assert "leases voided      1, of 1 tasks" in done.out.splitlines()
+
+
+async def test_restore_check__looked_at_again__still_tells_the_moment_that_was_found_first(
+    stage: Stage,
+) -> None:
+    stage.tasks(2)
+    (first, _) = stage.lease(2)
+    stage.report(first, Outcome.DONE)
+    with stage.connect() as conn:
+        for change in (
+            "update tasks set enqueued_at = enqueued_at - interval '1 hour'",
+            "update leases set granted_at = granted_at - interval '1 hour'",
+            "update sessions set seen_at = seen_at - interval '1 hour'",
+            "update deliveries set ended_at = ended_at - interval '1 hour'",
+        ):
+            conn.execute(change.encode())
+    where = ("restore-check", "--database", stage.dsn)
+
+    def moments(done: Done) -> list[str]:
+        assert done.code == 0, done.err
+        return [line[:38] for line in done.out.splitlines()[:3]]
+
+    before = await run_here(*where, "--dry-run")
+    assert "found it" not in before.out
+    checked = await run_here(*where)
+    stage.tasks(1)
+    again, dry = await run_here(*where), await run_here(*where, "--dry-run")
+    assert [moments(each) for each in (checked, again, dry)] == [moments(before)] * 3
+    for each in (again, dry):
+        assert ", as the check of " in each.out.splitlines()[0]
 
 
 async def test_restore_check__schema_of_an_older_release__says_to_migrate(

@@ -29,8 +29,9 @@ def test_server__several_settings_wrong__lists_all_at_once() -> None:
         "\n  listen is 0.0.0.0:0, an address that others can reach, without --tls-cert" in done.err
     )
     assert "TENURE_INSECURE:" not in done.err, "nobody set it"
-    for name in ("DATABASE", "CONNECTIONS", "HEARTBEAT_SECONDS", "LOG_LEVEL"):
-        assert f"\n  TENURE_{name}: " in done.err
+    # By the name under which each was set.
+    for name in ("TENURE_DATABASE", "--connections", "--heartbeat-seconds", "TENURE_LOG_LEVEL"):
+        assert f"\n  {name}: " in done.err
     assert "5 settings are wrong" in done.err
 
 
@@ -65,14 +66,14 @@ def test_server__tls_files_do_not_fit__names_the_setting(tmp_path: Path) -> None
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "cert"))
     (tmp_path / "other").write_text("nothing")
     for cert, key, setting, named, problem in (
-        ("cert", "none", "TLS_KEY", "none", "No such file or directory"),
-        ("none", "cert", "TLS_CERT", "none", "No such file or directory"),
-        ("other", "cert", "TLS_CERT", "other", "holds no certificate in PEM form"),
+        ("cert", "none", "--tls-key", "none", "No such file or directory"),
+        ("none", "cert", "--tls-cert", "none", "No such file or directory"),
+        ("other", "cert", "--tls-cert", "other", "holds no certificate in PEM form"),
     ):
         done = served(cert, key)
         assert done.code == 2
-        (line,) = [each for each in done.err.splitlines() if "TENURE_" in each]
-        assert line.strip().startswith(f"TENURE_{setting}: {tmp_path / named}")
+        (line,) = [each for each in done.err.splitlines() if each.startswith("  ")]
+        assert line.strip().startswith(f"{setting}: {tmp_path / named}")
         assert problem in line
 
 
@@ -208,6 +209,23 @@ def test_server__several_processes__say_once_where_they_listen(database: str) ->
         server.until("\nlistening on 127.0.0.1:")
         assert server.end(signal.SIGTERM) == 0
     assert sum(line.startswith("listening on ") for line in server.lines) == 1
+
+
+def test_server__several_processes__their_lines_tell_which(database: str) -> None:
+    words = ("server", *ANY_PORT, "--processes", "2", "--http", "", "--json")
+    for form in ("text", "json"):
+        with running(*words, "--log-format", form, "--database", database) as server:
+            server.until("main: listening on" if form == "text" else '"listening on', count=2)
+            server.until('"process_id"', count=2 if form == "text" else 4)
+            told = {int(each["process_id"]) for each in _told(server.lines) if "address" in each}
+            lines = [each for each in server.lines if "listening on" in each]
+            assert server.end(signal.SIGTERM) == 0
+        assert len(told) == 2
+        if form == "text":
+            found = {int(each.rpartition("process_id=")[2]) for each in lines}
+        else:
+            found = {int(json.loads(each)["process_id"]) for each in lines}
+        assert found == told
 
 
 def test_server__plain_text_at_its_tls_port__logs_objects_only(

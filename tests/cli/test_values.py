@@ -1,6 +1,7 @@
 """Values of options that nobody means, and texts of callers that a terminal would obey."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import tenure
 from tenure_service.cli import exits, parser, show
-from tests.cli.command import run, run_here
+from tests.cli.command import TENURE, environment, run, run_here
 from tests.fix_server import RunningServer
 
 #: Clears the screen, sets the title, and a one-byte form of the same.
@@ -44,6 +45,85 @@ def test_parse__empty_value__is_refused(
 ) -> None:
     said = _parsed_refusal(capsys, *words)
     assert f"{name}: must not be empty" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("task", "enqueue", "\udcff"), "NAME"),
+        (("task", "enqueue", "add", "--input=\udcff"), "--input"),
+        (("task", "get", "a\udcff"), "ID"),
+        (("task", "cancel", "x", "\udcff"), "ID"),
+        (("namespace", "create", "\udcff"), "NAME"),
+        (("audit", "--principal", "\udcff"), "--principal/--key"),
+        (("server", "--http", "\udcff"), "--http"),
+        (("worker", "\udcff"), "MODULE:NAME"),
+        (("\udcff",), "COMMAND"),
+        (("task", "\udcff"), "COMMAND"),
+    ],
+    ids=ascii,
+)
+def test_parse__value_that_is_not_utf_8__is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], name: str
+) -> None:
+    said = _parsed_refusal(capsys, *words)
+    assert f"argument {name}: " in said
+    assert said.isascii()
+
+
+def test_run__bytes_that_are_not_utf_8__are_refused_in_a_sentence() -> None:
+    words: list[str | bytes] = [*TENURE, "task", "enqueue", b"caf\xe9"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (exits.USAGE, "")
+    assert done.stderr.splitlines()[-1].endswith("error: argument NAME: 'caf\\udce9' is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("migrate", "--status"), "TENURE_DATABASE"),
+        (("server", "--database", "dbname=x"), "TENURE_LISTEN"),
+        (("task", "list", "--address", "127.0.0.1:1"), "TENURE_NAMESPACE"),
+        (("task", "list", "--address", "127.0.0.1:1"), "TENURE_API_KEY"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_run__variable_that_is_not_utf_8__is_named(words: tuple[str, ...], name: str) -> None:
+    wrong: dict[str, Any] = {name: "caf\udce9"}
+    done = run(*words, **wrong)
+    assert done.code == exits.USAGE
+    assert name in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (rb'{"a": "\ud800", "b": 1}', 'no UTF-8 form, in parameter "a"'),
+        (rb'{"b": 1, "a": [{"x": "\udfff"}]}', 'no UTF-8 form, in parameter "a"'),
+        (rb'{"\ud800": 1}', 'no UTF-8 form, in parameter "\\ud800"'),
+        (b'{"a": "\xff"}', "is no JSON: 'utf-8' codec can't decode"),
+        ('{"a": 1}'.encode("utf-16"), "is no JSON: 'utf-8' codec can't decode"),
+    ],
+    ids=["value", "nested", "name", "bytes", "utf-16"],
+)
+async def test_enqueue__input_that_no_worker_could_read__is_wrong_usage(
+    tmp_path: Path, text: bytes, said: str
+) -> None:
+    (tmp_path / "input").write_bytes(text)
+    words = ("task", "enqueue", "add", "--address", "127.0.0.1:1")
+    done = await run_here(*words, "--input-file", str(tmp_path / "input"))
+    assert (done.code, done.out) == (exits.USAGE, "")
+    assert said in done.err
+    if text.isascii():
+        done = await run_here(*words, "--input", text.decode())
+        assert done.code == exits.USAGE
+        assert done.err.startswith("tenure: --input: ")
+
+
+async def test_enqueue__letters_written_as_a_pair__are_taken(server: RunningServer) -> None:
+    words = ("task", "enqueue", "add", "--address", server.address)
+    assert (await run_here(*words, "--input", r'{"a": "\ud83d\ude00"}')).code == exits.OK
 
 
 def test_parse__setting_that_may_be_empty__is_taken() -> None:
@@ -88,7 +168,7 @@ def test_parse__priority__is_read(text: str) -> None:
         ),
         (("audit", "--operation", "setqueue"), "is it SetQueue"),
         (("audit", "--operation", "RevokeKey"), "RevokeApiKey"),
-        (("audit", "--operation", "xyzzy"), "there are CreateApiKey, "),
+        (("audit", "--operation", "xyzzy"), "there are CancelTasks, CreateApiKey, "),
         (
             ("audit", "--since", "2026-03-02", "--until", "2026-03-01"),
             "--since 2026-03-02 00:00:00 is not before --until 2026-03-01 00:00:00",
@@ -205,4 +285,20 @@ async def test_batch__dead_letter_that_is_not_there__is_named_once(server: Runni
     unknown = "00000000-0000-7000-8000-000000000000"
     done = await run_here("dead-letter", "replay", unknown, "--address", server.address)
     assert done.code == exits.FAILED
-    assert done.err == f"tenure: no dead letter {unknown} in this namespace\n"
+    assert done.err == f"tenure: no dead letter {unknown} in this namespace (namespace 'default')\n"
+
+
+@pytest.mark.parametrize("verb", ["get", "why", "cancel"])
+async def test_task__id_of_no_task__says_in_which_namespace(
+    server: RunningServer, verb: str
+) -> None:
+    unknown = "00000000-0000-7000-8000-000000000000"
+    words = ("--address", server.address, "--namespace", "default")
+    done = await run_here("task", verb, unknown, *words)
+    assert done.code == exits.FAILED
+    assert done.err.endswith("(namespace 'default')\n")
+    # That it is not there is told of the namespace itself.
+    away = await run_here("task", verb, unknown, *words[:3], "team-b")
+    assert away.code == exits.FAILED
+    assert "team-b" in away.err
+    assert "(namespace" not in away.err

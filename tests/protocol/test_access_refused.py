@@ -14,7 +14,7 @@ from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import registry_service_pb2 as registry
 from tenure_service.engine.access import ANYBODY, Scope
 from tenure_service.main import Server
-from tenure_service.rpc.refusals import Paced
+from tenure_service.rpc.pacing import Paced
 from tenure_service.usecase.access import Keys
 from tests.protocol import caller, refusals
 from tests.protocol.caller import Caller
@@ -79,7 +79,7 @@ async def test_audit__scope_is_missing__is_recorded_with_who_and_what(
         ("SetQueue", "SCOPE_MISSING", '{"name": "mail", "paused": true}', "default")
     ]
     assert found[0][0].startswith("key:one:")
-    assert found[0][5].startswith("ipv4:127.0.0.1")
+    assert found[0][5].startswith("127.0.0.1:")
 
 
 async def test_audit__scope_is_missing_again_and_again__is_bounded(
@@ -128,7 +128,7 @@ async def test_log__credential_is_refused__says_from_where_and_why_once(
         if record.levelno == logging.WARNING and "was refused" in record.getMessage()
     ]
     assert len(lines) == 1
-    assert "a caller at ipv4:127.0.0.1:" in lines[0].getMessage()
+    assert "a caller at 127.0.0.1:" in lines[0].getMessage()
     assert lines[0].getMessage().endswith(f"was refused: {said}")
     assert secret not in caplog.text
     await client.close()

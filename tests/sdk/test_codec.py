@@ -9,7 +9,7 @@ import math
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NotRequired, Union
+from typing import Any, NotRequired, Union, cast
 
 import pydantic
 import pytest
@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
-from tenure import PayloadTooLarge, ValueRefused, codec
+from tenure import (
+    App,
+    NewTask,
+    PayloadTooLarge,
+    ValueRefused,
+    WrongValue,
+    codec,
+    reading,
+    signature,
+)
 
 
 class Colour(enum.Enum):
@@ -50,6 +59,54 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
+
+
+class Named(pydantic.BaseModel):
+    by_name: dict[str, int]
+
+
+def _ship(a: str, more: Any = None, by_name: dict[str, int] | None = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"a": "\ud800"}, "a"),
+        ({"a": "x", "more": [{"deep": "\udfff"}]}, "more"),
+        ({"a": "x", "more": {"\ud800": 1}}, "more"),
+        ({"a": "x", "more": Named(by_name={"\ud800": 1})}, "more"),
+        ({"a": "x", "by_name": {"k\ud800": 1}}, "by_name"),
+    ],
+    ids=ascii,
+)
+def test_encode__lone_surrogate_in_an_argument__names_it(
+    arguments: dict[str, Any], name: str
+) -> None:
+    said = f"argument {name!r} of task 'ship': text with a lone surrogate has no UTF-8 form"
+    with pytest.raises(ValueRefused, match=said):
+        signature.Signature(_ship, "ship").encode_call((), arguments)
+    with pytest.raises(ValueRefused, match=said):
+        codec.encode_named(arguments, "ship")
+    with pytest.raises(ValueRefused, match=said):
+        reading.new_task(NewTask(name="ship", arguments=arguments))
+    with pytest.raises(ValueRefused, match=said):
+        App("shop").remote("ship").enqueue(**arguments)
+
+
+def test_encode__text_that_somebody_replaced_before__is_taken() -> None:
+    value = {"\ufffd" * 3: ["\ufffd" * 4]}
+    assert codec.any_json.decode(codec.any_json.encode(value)) == value
+
+
+@pytest.mark.parametrize("field", ["name", "queue", "key", "lane"])
+def test_new_task__lone_surrogate_in_a_text__names_it(field: str) -> None:
+    with pytest.raises(WrongValue, match=f"NewTask: {field} is a text without lone surrogates"):
+        NewTask(**cast("Any", {"name": "ship", field: "a\ud800"}))
+
+
+def test_app__queue_with_a_lone_surrogate__is_refused() -> None:
+    with pytest.raises(WrongValue, match="queue is a text without lone surrogates"):
+        App("shop").remote("ship", queue="a\ud800")
 
 
 @settings(deadline=None)

@@ -130,7 +130,7 @@ def test_encode_call__no_input__takes_names_only() -> None:
     assert shape.encode_call((), {"a": [1, None], "b": {"c": 2}}) == b'{"a":[1,null],"b":{"c":2}}'
     with pytest.raises(tenure.WrongType, match="arguments of task 'ship' go by name"):
         shape.encode_call((1,), {})
-    with pytest.raises(tenure.ValueRefused, match="arguments of task 'ship'"):
+    with pytest.raises(tenure.ValueRefused, match="argument 'a' of task 'ship'"):
         shape.encode_call((), {"a": math.nan})
 
 

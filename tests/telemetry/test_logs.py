@@ -126,8 +126,29 @@ def test_log__text_that_steers_a_terminal__is_shown_and_not_obeyed(text: Lines) 
     hostile = "\x1b[2J\x9b31m\u202e"
     raised = RuntimeError(f"first\n\tsecond {hostile}")
     logging.getLogger("x").error("task %s", hostile, exc_info=raised, extra={"reason": hostile})
-    assert "\n\tsecond \\x1b[2J\\x9b31m\\u202e" in text.text
+    assert "\n    \tsecond \\x1b[2J\\x9b31m\\u202e" in text.text
     assert not {letter for letter in text.text if not letter.isprintable()} - {"\n", "\t"}
+
+
+def test_log__text_with_lines_of_its_own__only_the_event_begins_at_the_margin(
+    text: Lines,
+) -> None:
+    forged = "x\n2026-11-30 23:00:00 ERROR tenure.worker: fake line"
+    raised = ValueError(forged)
+    raised.add_note(f"a note\r\n{forged}")
+    logging.getLogger("x").error("task failed: %s", forged, exc_info=raised, extra={"a": forged})
+    first, *more = text.text.splitlines()
+    assert first.endswith(" ERROR x: task failed: x")
+    assert len(more) >= 5
+    assert all(line.startswith("    ") for line in more)
+
+
+def test_formatter__fields_of_the_process__stand_beside_the_words() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "words", (), None)
+    fields = {"process_id": 7}
+    assert logs.formatter("text", fields=fields).format(record).endswith("x: words process_id=7")
+    found = json.loads(logs.formatter("json", fields=fields).format(record))
+    assert found["process_id"] == 7
 
 
 def test_log__advice_on_keys__stays_whole(text: Lines) -> None:
@@ -265,7 +286,7 @@ import sys
 from tenure_service.cli import parser, worker
 from tenure_service.telemetry import logs
 logs.configure("INFO", "json")
-logging.getLogger("x").warning("plain", extra={"task_id": "t"})
+logging.getLogger("x").warning("plain\\n2026 forged", extra={"task_id": "t"})
 """
 
 
@@ -274,4 +295,4 @@ def test_configure__install_for_workers_alone__writes_plain_lines() -> None:
         [sys.executable, "-c", _WITHOUT], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.endswith(" WARNING x: plain\n")
+    assert done.stderr.endswith(" WARNING x: plain\n    2026 forged\n")

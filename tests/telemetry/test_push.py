@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
 )
 
 from tenure_service.main import Server
+from tenure_service.telemetry import metrics, otlp, spans
 from tests.eventually import eventually_async
 from tests.fix_server import server_config
 from tests.protocol.caller import Caller
@@ -74,3 +75,37 @@ async def test_push__endpoint_set__the_collector_gets_every_kind(
     await running.stop()
     # What was counted since the last time is not lost with the process.
     assert len(collecting.requests) > count
+
+
+@pytest.mark.parametrize(
+    "name", ["garbage", "http://", "ftp://collector:4317", "host:port", "a b:1"]
+)
+def test_endpoint__value_that_names_no_collector__is_told(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": name}
+    assert otlp.from_environment(metrics.REGISTRY, environment) is None
+    assert spans.from_environment(environment) is None
+    told = [record.getMessage() for record in caplog.records]
+    said = f"OTEL_EXPORTER_OTLP_ENDPOINT is {name!r}, and no URL such as http://collector:4317"
+    assert told == [f"{what} are not pushed: {said}" for what in ("metrics", "spans")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "http://collector:4317",
+        "https://collector",
+        "https://collector/v1/metrics",
+        "http://[::1]:4317/",
+        "collector:4317",
+        "unix:/run/collector.sock",
+        "dns:///collector:4317",
+    ],
+)
+def test_endpoint__form_that_the_exporter_takes__is_taken(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    variables = ("OTEL_EXPORTER_OTLP_ENDPOINT",)
+    assert otlp.endpoint(variables, "metrics", {variables[0]: name}) == name
+    assert not caplog.records

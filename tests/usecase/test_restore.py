@@ -403,8 +403,41 @@ def test_check__restored_database__keeps_the_moment_that_the_data_stood_at(
     assert first.restore.data_until == until
     assert second.restore is not None
     assert second.restore.data_until == until
-    assert second.data.data_until is not None
-    assert second.data.data_until > until, "voiding writes deliveries"
+    assert second.data.data_until == until
+    assert second.data.session_seen_at == first.data.session_seen_at
+
+
+def test_look__timers_are_held__leaves_out_what_was_written_since(
+    stage: Stage, restored: Restored
+) -> None:
+    stage.tasks(2)
+    (done,) = stage.lease(1)
+    stage.report(done, Outcome.DONE)
+    stage.lease(1)
+    copy = restored()
+    before = check(copy).data
+    copy.tasks(1)
+    (task, _) = copy.lease(2)
+    copy.report(task, Outcome.DONE)
+    found = restore.look(copy.database).data
+    assert found.data_until == before.data_until
+    assert found.delivery_ended_at == before.delivery_ended_at
+    assert found.task_enqueued_at == before.task_enqueued_at
+    assert release(copy) is not None
+    after = restore.look(copy.database).data.data_until
+    assert before.data_until is not None
+    assert after is not None
+    assert after > before.data_until
+
+
+def test_look__held_for_a_database_that_was_empty__says_so_still(
+    stage: Stage, restored: Restored
+) -> None:
+    copy = restored()
+    assert check(copy).data.data_until is None
+    copy.tasks(1)
+    found = restore.look(copy.database).data
+    assert (found.data_until, found.task_enqueued_at) == (None, None)
 
 
 def test_due__not_restored__holds_nothing(stage: Stage) -> None:

@@ -351,7 +351,9 @@ Global___RevokeApiKeyResponse: _TypeAlias = RevokeApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class AuditEvent(_message.Message):
-    """AuditEvent is one thing that an operator did or asked."""
+    """AuditEvent is one thing that an operator did or asked, or a CancelTasks: of these up to 60 a
+    minute are recorded for each caller and server process.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -373,7 +375,9 @@ class AuditEvent(_message.Message):
     request: _builtins.str
     """What was asked, as JSON, clipped; never a secret, an input or an output."""
     outcome: _builtins.str
-    """How it ended: `OK`, or the reason of the error."""
+    """How it ended: `OK`, or `OK:` with what was done (`OK: replayed 0 of 1`, `OK: key ID`), or the
+    reason of the error.
+    """
     peer: _builtins.str
     """Address that it came from. Empty: by the database."""
     @_builtins.property
@@ -424,7 +428,7 @@ class ListAuditEventsRequest(_message.Message):
     action: _builtins.str
     """Only of this action, such as `SetQueue`. At most 200 bytes. Empty: of any."""
     refused_only: _builtins.bool
-    """True: only what did not end with `OK`."""
+    """True: only what ended with the reason of an error."""
     changes_only: _builtins.bool
     """True: without what only reads, which is what begins with `Get` or `List`."""
     @_builtins.property

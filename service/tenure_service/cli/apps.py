@@ -7,12 +7,13 @@ import importlib
 import pathlib
 import sys
 import traceback
+from importlib import machinery, util
 from typing import TYPE_CHECKING, Final
 
 from tenure_service.cli import exits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
     from tenure import App
@@ -35,6 +36,28 @@ def split(spec: str) -> tuple[str, str]:
             exits.USAGE,
         )
     return module, name
+
+
+def check_exists(spec: str) -> None:
+    """Finds out whether there is a module of an app, without running any of it.
+
+    Raises:
+        CommandFailed: there is none.
+    """
+    module, _ = split(spec)
+    parts = module.split(".")
+    search: Sequence[str] | None = [str(pathlib.Path.cwd()), *sys.path]
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        try:
+            found = machinery.PathFinder.find_spec(name, search)
+            if found is None and depth == 1:
+                found = util.find_spec(name)  # built in, or installed from elsewhere
+        except (ImportError, KeyError, ValueError):
+            return  # folders without __init__ below each other: the import will tell
+        if found is None:
+            raise _absent(name)
+        search = found.submodule_search_locations or []
 
 
 def load(spec: str) -> App:
@@ -78,19 +101,23 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{name}.".startswith(f"{exc.name}."):
             raise _broken(name, exc) from exc
-        here = pathlib.Path.cwd()
-        found = sorted(path.stem for path in here.glob("*.py"))
-        found += sorted(path.parent.name for path in here.glob("*/__init__.py"))
-        listed = ", ".join(found[:_NAMES_SHOWN]) or "no module"
-        raise exits.CommandFailed(
-            f"there is no module {exc.name!r}, here or among the installed ones.\n"
-            f"{here} has {listed}; run the command in the folder that holds your package.",
-            exits.USAGE,
-        ) from exc
+        raise _absent(exc.name) from exc
     except KeyboardInterrupt:
         raise
     except BaseException as exc:
         raise _broken(name, exc) from exc
+
+
+def _absent(name: str) -> exits.CommandFailed:
+    here = pathlib.Path.cwd()
+    found = sorted(path.stem for path in here.glob("*.py"))
+    found += sorted(path.parent.name for path in here.glob("*/__init__.py"))
+    listed = ", ".join(found[:_NAMES_SHOWN]) or "no module"
+    return exits.CommandFailed(
+        f"there is no module {name!r}, here or among the installed ones.\n"
+        f"{here} has {listed}; run the command in the folder that holds your package.",
+        exits.USAGE,
+    )
 
 
 def _broken(name: str, exc: BaseException) -> exits.CommandFailed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -21,13 +22,20 @@ _EXTRAS: Final = {
     "psycopg_pool": "server",
     "structlog": "server",
 }
+# A disk or quota that is full, a device that failed: nothing that a traceback would explain.
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line, without the program's name, and returns its exit code."""
+    code = _run(arguments)
+    lost = _flush()
+    return code if lost is None or code else _unwritten(lost)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        code = _call(arguments)
-        sys.stdout.flush()
+        return _call(arguments)
     except exits.CommandFailed as exc:
         _complain(str(exc))
         return exc.code
@@ -35,20 +43,41 @@ def run(arguments: Sequence[str]) -> int:
         _complain("interrupted")
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe has had enough; what is left in the buffer must not be flushed there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a pipe has had enough.
         return exits.FAILED
+    except OSError as exc:
+        if exc.errno not in _UNWRITABLE:
+            raise
+        return _unwritten(exc)
     except ModuleNotFoundError as exc:
         extra = _EXTRAS.get((exc.name or "").partition(".")[0])
         if extra is None:
             raise
         _complain(f"{exc.name} is not installed: pip install 'tenure[{extra}]'")
         return exits.FAILED
-    return code
+
+
+def _flush() -> OSError | None:
+    """Writes out what is left; what cannot be written must not be tried again at the exit."""
+    try:
+        sys.stdout.flush()
+    except OSError as exc:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exc
+    return None
+
+
+def _unwritten(exc: OSError) -> int:
+    if not isinstance(exc, BrokenPipeError):
+        _complain(f"the output cannot be written: {exc.strerror}")
+    return exits.FAILED
 
 
 def _call(arguments: Sequence[str]) -> int:
-    values = parser.parse(arguments)
+    try:
+        values = parser.parse(arguments)
+    except SystemExit as exc:  # after help, or what is wrong with the usage
+        return int(exc.code or exits.OK)
     module, _, function = values.call.partition(":")
     call = getattr(importlib.import_module(f"tenure_service.cli.{module}"), function)
     code: int | None = call(values)

@@ -115,7 +115,7 @@ def _change(
         for start in range(0, len(ids), _BATCH_COUNT):
             batch = ids[start : start + _BATCH_COUNT]
             answers = change(batch)
-            worst = max(worst, remote.settle(batch, answers)[1])
+            worst = max(worst, remote.settle(batch, answers, client.target.namespace)[1])
             states += [
                 {"id": task_id, "state": getattr(answer, "value", None)}
                 for task_id, answer in zip(batch, answers, strict=True)

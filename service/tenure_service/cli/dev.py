@@ -42,7 +42,7 @@ def run(values: argparse.Namespace) -> int:
             f"`tenure dev` needs {', '.join(missing)}: pip install 'tenure[dev]'"
         )
     if values.app is not None:
-        apps.split(values.app)
+        apps.check_exists(values.app)
     level = logging.INFO if values.verbose else logging.WARNING
     logs.configure(level, time_format=DEV_TIME_FORMAT, logger_names=False)
     # gRPC's fork handlers would run in the child that becomes PostgreSQL, while this process serves:

@@ -12,14 +12,15 @@ _DAYS_MAX: Final = 3_650
 _PRIORITY_MAX: Final = 100
 #: Settings for which nothing is a value: `--http ''` serves none.
 _MAY_BE_EMPTY: Final = frozenset({"http"})
+_SHOWN_MAX: Final = 60
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no empty value.
+    """A parser that takes no empty value, and none that is not UTF-8.
 
     An unset variable of a script, as in `--name "$NAME"`, would otherwise mean all, none or the
-    default.
+    default. Bytes that are no UTF-8 reach Python as lone surrogates, which nothing can be sent as.
     """
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -27,7 +28,20 @@ class Parser(argparse.ArgumentParser):
         if whole and action.dest not in _MAY_BE_EMPTY and "" in arg_strings:
             text = "must not be empty; leave it out instead"
             raise argparse.ArgumentError(action, text if action.option_strings else text[:17])
+        for text in arg_strings if whole else ():
+            if not encodes(text):
+                shown = ascii(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")
+                raise argparse.ArgumentError(action, f"{shown} is not UTF-8")
         return super()._get_values(action, arg_strings)
+
+
+def encodes(text: str) -> bool:
+    """Says whether a text has a UTF-8 form; one with a lone surrogate has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def remote() -> argparse.ArgumentParser:

@@ -143,12 +143,9 @@ def audit(values: argparse.Namespace) -> int:
 
 def _check_operation(name: str) -> None:
     """Refuses a name that is in no record: nothing found would look like nothing done."""
-    from tenure_service.engine.access import Scope
     from tenure_service.rpc import guard
 
-    known = sorted(
-        method.rpartition("/")[2] for method, scope in guard.SCOPES.items() if scope is Scope.ADMIN
-    )
+    known = sorted(guard.RECORDED)
     if not name or name in known:
         return
     folded = {each.lower(): each for each in known}
@@ -179,11 +176,17 @@ def _create_in_database(
             lifetime=lifetime,
         )
         asked = {"name": values.name, "scopes": values.scopes, "queue_globs": values.queues}
-        _record(database, "CreateApiKey", name, asked)
+        _record(database, "CreateApiKey", name, asked, access.key_made(row.key_id))
     return _row(row), secret
 
 
-def _record(database: Database, action: str, namespace: str | None, asked: dict[str, Any]) -> None:
+def _record(
+    database: Database,
+    action: str,
+    namespace: str | None,
+    asked: dict[str, Any],
+    outcome: str = "OK",
+) -> None:
     """Writes down what was done without a server."""
     from tenure_service.usecase import access
 
@@ -192,7 +195,7 @@ def _record(database: Database, action: str, namespace: str | None, asked: dict[
         actor=f"database:{direct.operator()}",
         action=action,
         request=json.dumps(asked, ensure_ascii=False),
-        outcome="OK",
+        outcome=outcome,
         peer="",
     )
     access.Keys(database, required=True).record(deed)

@@ -79,7 +79,8 @@ def _start(commands: Any) -> None:
         "dev:run",
         "run PostgreSQL, a server and a worker in this terminal\n\n"
         "The data stays in .tenure/ until you delete it. The worker starts again when a *.py file"
-        "\nof the app changes. Ctrl-C stops everything.",
+        "\nof the app changes, also after an error in one; a module that does not exist ends the"
+        "\ncommand at once. Ctrl-C stops everything.",
         "tenure dev app:app\ntenure dev --port 0 --ephemeral",
     )
     dev.add_argument("app", nargs="?", metavar="MODULE:NAME", help="app to run a worker for")
@@ -146,6 +147,11 @@ def _worker(commands: Any) -> None:
         help="time for running handlers at a stop (30)",
     )
     worker.add_argument("--log-level", default="INFO", metavar="NAME", help="(INFO)")
+    worker.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        help="text, or json: an object a line (TENURE_LOG_FORMAT, else text)",
+    )
     worker.add_argument("--parent-fd", type=int, help=argparse.SUPPRESS)
     worker.add_argument("--hint", action="store_true", help=argparse.SUPPRESS)
 
@@ -265,9 +271,17 @@ def _task(commands: Any) -> None:
         parents=remote,
     )
     cancel.add_argument("ids", nargs="+", metavar="ID")
-    cancel.add_argument("--reason", default="", metavar="TEXT", help="shown with the task")
     cancel.add_argument(
-        "--grace", type=flags.seconds, metavar="TIME", help="for running handlers to end (30s)"
+        "--reason",
+        default="",
+        metavar="TEXT",
+        help="shown with the task; of a running one that is cancelled again the first reason stays",
+    )
+    cancel.add_argument(
+        "--grace",
+        type=flags.seconds,
+        metavar="TIME",
+        help="for running handlers to end (30s); cancelling again can only shorten it",
     )
     why = _add(
         group,

@@ -34,12 +34,23 @@ def client(values: argparse.Namespace) -> Iterator[Client]:
     _show_warnings()
     try:
         made = tenure.Client(values.address, values.namespace)
-        _probe(made.target.address)
-        yield made
-    except tenure.ServiceError as exc:
-        raise exits.CommandFailed(str(exc), code(exc)) from exc
     except tenure.UsageError as exc:
         raise exits.CommandFailed(str(exc), exits.USAGE) from exc
+    _probe(made.target.address)
+    try:
+        yield made
+    except tenure.ServiceError as exc:
+        raise exits.CommandFailed(_told(exc, made.target.namespace), code(exc)) from exc
+    except tenure.UsageError as exc:
+        raise exits.CommandFailed(str(exc), exits.USAGE) from exc
+
+
+def _told(error: ServiceError, namespace: str) -> str:
+    """Gives the text of a refusal; where something was not found, with where it was looked for."""
+    import tenure
+
+    looked = isinstance(error, tenure.NotFound) and error.metadata.get("kind") != "namespace"
+    return f"{error} (namespace {namespace!r})" if looked else str(error)
 
 
 def code(error: ServiceError) -> int:
@@ -83,7 +94,9 @@ def check_ids(ids: Sequence[str]) -> None:
         raise exits.CommandFailed(f"{', '.join(map(repr, wrong))} {what}", exits.USAGE)
 
 
-def settle(ids: Sequence[str], answers: Sequence[T | ServiceError]) -> tuple[list[T], int]:
+def settle(
+    ids: Sequence[str], answers: Sequence[T | ServiceError], namespace: str
+) -> tuple[list[T], int]:
     """Says which items of a batch were refused.
 
     Returns:
@@ -96,7 +109,7 @@ def settle(ids: Sequence[str], answers: Sequence[T | ServiceError]) -> tuple[lis
     for task_id, answer in zip(ids, answers, strict=True):
         if isinstance(answer, tenure.ServiceError):
             named = "" if task_id in str(answer) else f"{task_id}: "
-            show.note(f"tenure: {named}{answer}")
+            show.note(f"tenure: {named}{_told(answer, namespace)}")
             worst = max(worst, code(answer))
         else:
             done.append(answer)

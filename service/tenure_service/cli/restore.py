@@ -39,6 +39,7 @@ def run(values: argparse.Namespace) -> int:
                 findings = restore.check(
                     database, Catalogue(database), checked_by=direct.operator(), say=_paced(say)
                 )
+            show.note(_told(findings.voided))
         _print(findings, values)
     return exits.OK
 
@@ -74,19 +75,23 @@ def _refuse_busy(findings: Findings, *, force: bool) -> None:
 
 def _paced(say: Callable[[str], None]) -> Callable[[Voided], None]:
     """Tells of progress: each step on a terminal, a line now and then elsewhere."""
-    said_at = 0.0
+    said_at = time.monotonic()
 
     def tell(voided: Voided) -> None:
         nonlocal said_at
         now = time.monotonic()
         if sys.stderr.isatty() or now - said_at >= _LINE_SECONDS:
             said_at = now
-            say(
-                f"closed {voided.session_count} sessions, ended {voided.lease_count} leases, "
-                f"put {voided.task_count} tasks back"
-            )
+            say(f"{_told(voided)} so far")
 
     return tell
+
+
+def _told(voided: Voided) -> str:
+    return (
+        f"closed {voided.session_count} sessions, ended {voided.lease_count} leases, "
+        f"of {voided.task_count} tasks"
+    )
 
 
 def _print(findings: Findings, values: argparse.Namespace) -> None:
@@ -121,7 +126,7 @@ def _print(findings: Findings, values: argparse.Namespace) -> None:
         [
             (
                 "data stands at",
-                show.instant(data.data_until) if data.data_until else "the beginning: it is empty",
+                _moment(findings),
             ),
             ("last delivery", show.instant(data.delivery_ended_at)),
             ("last session seen", show.instant(data.session_seen_at)),
@@ -139,6 +144,15 @@ def _print(findings: Findings, values: argparse.Namespace) -> None:
         [(row.namespace, row.queue, row.ready_count) for row in findings.ready],
         empty="no task waits for a worker",
     )
+
+
+def _moment(findings: Findings) -> str:
+    """Tells to which moment the data stands: the one that was found first."""
+    until = findings.data.data_until
+    text = show.instant(until) if until else "the beginning: it is empty"
+    if findings.repeated and findings.restore is not None:
+        text += f", as the check of {show.instant(findings.restore.checked_at)} found it"
+    return text
 
 
 def _keys(findings: Findings) -> str | None:

@@ -31,7 +31,13 @@ _REMINDER_SECONDS: Final = 3600.0
 def run(values: argparse.Namespace) -> int:
     """Serves until a signal comes."""
     config = configuration(values)
-    logs.configure(config.log_level, config.log_format)
+    # The lines of several processes go to one place.
+    several = config.processes > 1
+    logs.configure(
+        config.log_level,
+        config.log_format,
+        fields={"process_id": os.getpid()} if several else None,
+    )
     if values.parent_fd is not None:
         stop_with_parent(values.parent_fd)
     if values.share_port:
@@ -39,7 +45,7 @@ def run(values: argparse.Namespace) -> int:
     refuse_taken(config.listen)
     for index in range(config.processes):
         refuse_taken(http_of(config, index))
-    if config.processes > 1:
+    if several:
         return _several(config, values)
     return _one(config, values, share_port=False)
 

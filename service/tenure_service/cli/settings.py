@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from tenure_service.cli import exits, server, show
@@ -42,6 +43,7 @@ def run(values: argparse.Namespace) -> int:
             ["setting", "value", "source"],
             [(each["setting"], each["value"], each["source"]) for each in rows],
             empty="",
+            cell_chars_max=sys.maxsize,  # what is set is shown whole
         )
     for name in _unknown():
         show.note(f"tenure: {name} is set, but there is no setting of this name")
@@ -58,7 +60,7 @@ def _server_rows(values: argparse.Namespace) -> list[dict[str, str]]:
         variable = config.variable(name)
         flag = getattr(values, name, None)
         if flag is not None:
-            value, source = flag, f"--{name.removesuffix('_name').replace('_', '-')}"
+            value, source = flag, config.flag(name)
         elif os.environ.get(variable) or (name == "http" and variable in os.environ):
             value, source = os.environ[variable], variable
         else:

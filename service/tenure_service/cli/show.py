@@ -13,7 +13,7 @@ import datetime
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tenure_service.telemetry.logs import printable
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tenure import Payload
+
+#: Of a cell of a table: a name is shorter, what a refused call said may be megabytes.
+_CELL_CHARS_MAX: Final = 200
 
 
 def document(value: Any) -> None:
@@ -83,16 +86,26 @@ def instant(value: datetime.datetime | None) -> str:
     return "-" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    empty: str,
+    cell_chars_max: int = _CELL_CHARS_MAX,
+) -> None:
     """Prints a table.
 
     Args:
         headings: Heading of each column.
         rows: One sequence a row; None shows as a dash.
         empty: Sentence to print, to stderr, where there are no rows.
+        cell_chars_max: Letters of a cell that are shown; `…` stands for the rest.
     """
     texts = [
-        ["-" if cell is None or cell == "" else printable(str(cell)) for cell in row]
+        [
+            "-" if cell is None or cell == "" else _clipped(printable(str(cell)), cell_chars_max)
+            for cell in row
+        ]
         for row in rows
     ]
     if not texts:
@@ -104,6 +117,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str)
     for line in [[heading.upper() for heading in headings], *texts]:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         print("  ".join(cells).rstrip())
+
+
+def _clipped(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def _drawn(headings: Sequence[str], texts: Sequence[Sequence[str]]) -> bool:

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tenure_service.cli import exits, policies, remote, show
+from tenure_service.cli import exits, flags, policies, remote, show
 from tenure_service.telemetry import logs
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _new_task(values: argparse.Namespace) -> NewTask:
 def _input(values: argparse.Namespace) -> bytes:
     """Reads the parameters and checks that they are one JSON object; the text goes as it is."""
     where = "--input"
-    data: bytes = (values.input if values.input is not None else "{}").encode(errors="replace")
+    data: bytes = (values.input if values.input is not None else "{}").encode()
     if values.input_file is not None:
         where = values.input_file
         try:
@@ -77,7 +77,8 @@ def _input(values: argparse.Namespace) -> bytes:
                 f"{where} cannot be read: {exc.strerror}", exits.USAGE
             ) from exc
     try:
-        value = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+        # Decoded here: `json` alone would also read UTF-16, which workers do not.
+        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as exc:
         raise exits.CommandFailed(
             f"{where} is no JSON: {exc}\n"
@@ -90,6 +91,13 @@ def _input(values: argparse.Namespace) -> bytes:
             ' such as {"name": "Ada"}',
             exits.USAGE,
         )
+    for name, each in value.items():
+        if not flags.encodes(json.dumps([name, each], ensure_ascii=False)):
+            raise exits.CommandFailed(
+                f"{where}: text with a lone surrogate has no UTF-8 form, in parameter"
+                f" {json.dumps(name)[:60]}",
+                exits.USAGE,
+            )
     return data
 
 
@@ -275,12 +283,12 @@ def cancel(values: argparse.Namespace) -> int:
     remote.check_ids(values.ids)
     with remote.client(values) as client:
         answers = client.cancel_tasks(values.ids, reason=values.reason, grace=values.grace)
-    return _print_states(values, answers)
+    return _print_states(values, answers, client.target.namespace)
 
 
-def _print_states(values: argparse.Namespace, answers: list[Any]) -> int:
+def _print_states(values: argparse.Namespace, answers: list[Any], namespace: str) -> int:
     """Prints the state of each task of a batch, and returns the exit code."""
-    _, worst = remote.settle(values.ids, answers)
+    _, worst = remote.settle(values.ids, answers, namespace)
     states = [
         {"id": task_id, "state": answer.value if hasattr(answer, "value") else None}
         for task_id, answer in zip(values.ids, answers, strict=True)

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 DEV_TIME_FORMAT: Final = "%H:%M:%S"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_FORMAT: Final = "TENURE_LOG_FORMAT"
 
 
 def run(values: argparse.Namespace) -> None:
@@ -35,10 +36,11 @@ def run(values: argparse.Namespace) -> None:
     level = values.log_level.upper()
     if level not in _LEVELS:
         raise exits.CommandFailed(f"--log-level is one of {', '.join(_LEVELS)}", exits.USAGE)
+    in_dev = values.parent_fd is not None
+    form = logs.Form.TEXT if in_dev else _form(values.log_format)
     for name, value in (("ADDRESS", values.address), ("NAMESPACE", values.namespace)):
         if value is not None:
             os.environ[f"TENURE_{name}"] = value  # an app reads them at its first call
-    in_dev = values.parent_fd is not None
     if in_dev:
         stop_with_parent(values.parent_fd)
     app = apps.load(values.app)
@@ -46,7 +48,7 @@ def run(values: argparse.Namespace) -> None:
     if in_dev:
         logs.configure(level, time_format=DEV_TIME_FORMAT, logger_names=False)
     else:
-        logs.configure(level, os.environ.get("TENURE_LOG_FORMAT") or logs.Form.TEXT)
+        logs.configure(level, form)
     if values.address is not None and app.target.address != values.address:
         _log.warning(
             "the app %r names its own server, %s; %s is not used",
@@ -64,6 +66,9 @@ def run(values: argparse.Namespace) -> None:
         )
         if in_dev:
             _introduce(app, hint=values.hint)
+        elif form == logs.Form.JSON:
+            # Both outputs often go to one place, which then has objects only.
+            _log.info("worker %s serves %s", worker.name, _served(app, values.queue))
         else:
             print(f"worker {worker.name} serves {_served(app, values.queue)}", flush=True)
         worker.run(grace=values.grace)
@@ -71,6 +76,18 @@ def run(values: argparse.Namespace) -> None:
         raise exits.CommandFailed(str(exc), exits.USAGE) from exc
     except tenure.ServiceError as exc:
         raise exits.CommandFailed(str(exc)) from exc
+
+
+def _form(flag: str | None) -> logs.Form:
+    """Reads what a line of the log looks like.
+
+    Raises:
+        CommandFailed: the variable says something else.
+    """
+    text = flag or os.environ.get(_FORMAT) or logs.Form.TEXT
+    if text not in set(logs.Form):
+        raise exits.CommandFailed(f"{_FORMAT} is text or json, not {text!r}", exits.USAGE)
+    return logs.Form(text)
 
 
 def _served(app: App, queues: list[str] | None) -> str:

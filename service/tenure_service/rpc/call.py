@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from tenure_service.dispatch.hub import Hub
 from tenure_service.engine.access import Principal
 from tenure_service.engine.errors import FieldInvalid, TenureError, shutting_down
 from tenure_service.rpc import decoding, errors
+from tenure_service.rpc.pacing import Recording
 from tenure_service.usecase.catalogue import unknown_namespace
 
 R = TypeVar("R")
@@ -31,6 +33,7 @@ class Calls:
 
     def __init__(self, hub: Hub, threads: int) -> None:
         self.hub = hub
+        self.cancels = Recording("cancels")
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tenure-call")
 
     async def run(self, work: Callable[..., R], *args: object, **keywords: object) -> R:
@@ -46,12 +49,14 @@ class Calls:
             TenureError: NOT_REGISTERED.
         """
         name = namespace(context)
-        namespace_id: int = await self.run(self.hub.catalogue.namespace_id, name)
-        own = PRINCIPAL.get().namespace_id
-        if own is not None and own != namespace_id:
-            # Whether it exists is not told.
-            raise unknown_namespace(name)
-        return namespace_id
+        principal = PRINCIPAL.get()
+        if principal.namespace_id is None:
+            found: int = await self.run(self.hub.catalogue.namespace_id, name)
+            return found
+        if principal.namespace != name:
+            # Not looked up: whether it exists is not told.
+            raise unknown_namespace(name, of_key=True)
+        return principal.namespace_id
 
     def close(self) -> None:
         """Ends the threads."""
@@ -67,6 +72,14 @@ def namespace(context: Context) -> str:
                 raise FieldInvalid([(NAMESPACE_KEY, "must not be empty")])
             return text
     return NAMESPACE_DEFAULT
+
+
+def address(peer: str | None) -> str:
+    """Gives the peer of a call as people write it: `[::1]:53154`, `10.0.0.7:53154`."""
+    # gRPC writes a URI, in which the brackets of IPv6 are escaped.
+    text = urllib.parse.unquote(peer or "")
+    scheme, found, rest = text.partition(":")
+    return rest if found and scheme in {"ipv4", "ipv6"} else text
 
 
 def unary(handler: Handler) -> Handler:

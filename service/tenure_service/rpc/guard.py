@@ -49,6 +49,10 @@ SCOPES: Final[dict[str, Scope | None]] = {
     f"{_ADMIN}ListAuditEvents": Scope.ADMIN,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": None,
 }
+#: What the record of operators may hold, by the last part of the method's name.
+RECORDED: Final = frozenset(
+    method.rpartition("/")[2] for method, scope in SCOPES.items() if scope is Scope.ADMIN
+) | {"CancelTasks"}
 #: Balancers ask it, and it tells nothing of anybody.
 _OPEN: Final = "/grpc.health.v1.Health/"
 _BEARER: Final = "bearer "

@@ -1,26 +1,59 @@
-"""Calls of operators: each is written down with how it ended, before it is answered."""
+"""Calls of operators: each is written down with how it ended, before it is answered.
+
+So are the cancellations of clients, as often as people make them.
+"""
 
 import functools
+import json
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
+from tenure.v1 import task_pb2 as task
 from tenure_service.engine.errors import TenureError
-from tenure_service.rpc.call import PRINCIPAL, Calls, Context, Handler, namespace, unary
+from tenure_service.engine.states import FINAL_STATES, TaskState
+from tenure_service.rpc.call import PRINCIPAL, Calls, Context, Handler, address, namespace, unary
 from tenure_service.rpc.decoding import Undecodable
-from tenure_service.usecase.access import Deed
+from tenure_service.usecase.access import Deed, key_made
 
 _log = logging.getLogger(__name__)
 
 _REQUEST_LETTERS_MAX: Final = 2_000
+#: Of a call that names up to 1,000 tasks; the number of all stands beside them.
+_IDS_MAX: Final = 20
+#: States of tasks that a request to cancel came too late for.
+_ENDED: Final = {
+    task.TaskState.Value(f"TASK_STATE_{state}") for state in FINAL_STATES - {TaskState.CANCELLED}
+}
 #: What these do concerns no namespace, whatever the metadata says.
 _GENERAL: Final = {"CreateNamespace", "ListNamespaces"}
 
 
 def operated(handler: Handler) -> Handler:
     """Makes a unary handler one of an operator: answered like any other, and recorded."""
+    return unary(_recorded(handler))
+
+
+def cancelling(handler: Handler) -> Handler:
+    """Makes a unary handler one that cancels tasks: recorded too, up to so many calls a minute.
+
+    Any client may make them, programs do, and the record is never shortened.
+    """
+    recorded = _recorded(handler)
+
+    @functools.wraps(handler)
+    async def paced(self: Any, request: Any, context: Context) -> Any:
+        calls: Calls = self._calls
+        chosen = recorded if calls.cancels.take(PRINCIPAL.get().actor) else handler
+        return await chosen(self, request, context)
+
+    return unary(paced)
+
+
+def _recorded(handler: Handler) -> Handler:
     action = handler.__name__
 
     @functools.wraps(handler)
@@ -34,10 +67,11 @@ def operated(handler: Handler) -> Handler:
         except Exception:
             await _record(calls, _deed(action, request, context, "BUG"), done=False)
             raise
-        await _record(calls, _deed(action, request, context, "OK"), done=True)
+        outcome = _OUTCOMES.get(action, _plainly)(response)
+        await _record(calls, _deed(action, request, context, outcome), done=True)
         return response
 
-    return unary(recorded)
+    return recorded
 
 
 async def record_refusal(
@@ -64,7 +98,7 @@ def _deed(action: str, request: Message | Undecodable, context: Context, outcome
         action=action,
         request=_summary(request),
         outcome=outcome,
-        peer=context.peer() or "",
+        peer=address(context.peer()),
     )
 
 
@@ -79,15 +113,50 @@ def _summary(request: Message | Undecodable) -> str:
     """Tells what was asked, as JSON: requests of operators hold neither payloads nor secrets."""
     if isinstance(request, Undecodable):
         return ""
+    shorter, count = _shortened(request)
     try:
-        text = json_format.MessageToJson(
-            request,
-            indent=None,
-            preserving_proto_field_name=True,
-            ensure_ascii=False,
-            always_print_fields_with_no_presence=True,
+        fields = json_format.MessageToDict(
+            shorter, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
+        text = json.dumps(count | fields, ensure_ascii=False)
     except json_format.SerializeToJsonError:
         # A duration or an instant beyond what JSON can say; the call is refused for it.
-        text = text_format.MessageToString(request, as_one_line=True, as_utf8=True)
+        text = text_format.MessageToString(shorter, as_one_line=True, as_utf8=True)
     return text if len(text) <= _REQUEST_LETTERS_MAX else text[: _REQUEST_LETTERS_MAX - 1] + "…"
+
+
+def _shortened(request: Any) -> tuple[Message, dict[str, Any]]:
+    """Leaves some of many ids of tasks in a request; gives the number of all beside it."""
+    count = len(getattr(request, "task_ids", ()))
+    if count <= _IDS_MAX:
+        return request, {}
+    shorter = type(request)()
+    shorter.CopyFrom(request)
+    del shorter.task_ids[_IDS_MAX:]
+    return shorter, {"task_count": count}
+
+
+def _share(done: str, results: Iterable[Any]) -> str:
+    """Says of how many things named in a call it was done."""
+    outcomes = [result.WhichOneof("outcome") for result in results]
+    return f"OK: {done} {outcomes.count('state')} of {len(outcomes)}"
+
+
+def _cancelled(results: Iterable[Any]) -> str:
+    """Says for how many tasks the end was asked; those that had ended otherwise are not among."""
+    named = list(results)
+    count = sum(result.HasField("state") and result.state not in _ENDED for result in named)
+    return f"OK: cancel requested {count} of {len(named)}"
+
+
+def _plainly(_: Any) -> str:
+    return "OK"
+
+
+#: What to say of answers that are more than a yes. All begin with `OK`, which lists look for.
+_OUTCOMES: Final[dict[str, Callable[[Any], str]]] = {
+    "CancelTasks": lambda answer: _cancelled(answer.results),
+    "CreateApiKey": lambda answer: key_made(answer.key.key_id),
+    "DiscardDeadLetters": lambda answer: _share("discarded", answer.results),
+    "ReplayDeadLetters": lambda answer: _share("replayed", answer.results),
+}

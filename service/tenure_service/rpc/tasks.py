@@ -13,6 +13,7 @@ from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
 from tenure_service.rpc.check import Check, input_size
+from tenure_service.rpc.operated import cancelling
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
@@ -190,7 +191,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
                 response.results.add(task_id=text, result=result)
         return response
 
-    @unary
+    @cancelling
     async def CancelTasks(
         self, request: service.CancelTasksRequest, context: Context
     ) -> service.CancelTasksResponse:

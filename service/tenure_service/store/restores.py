@@ -54,7 +54,7 @@ def note(
 
 
 def data(conn: Conn) -> rows.RestoreData:
-    """Says at which moment the data stands."""
+    """Says at which moment the data stands; while timers are held, the one that the check found."""
     return statements.one(conn, "restore_data", rows.RestoreData, {})
 
 

@@ -38,6 +38,8 @@ _LEFT: Final = frozenset({"asctime", "message"})
 CALM_SECONDS: Final = 10.0
 #: What lays out a traceback, and does nothing else to a terminal.
 _LAYOUT: Final = "\n\t"
+#: Before each further line of an event: one at the left margin begins an event, whoever wrote it.
+_INDENT: Final = "    "
 _PLAIN: Final = re.compile(r"[^\s\"'=]+")
 
 
@@ -133,6 +135,7 @@ def configure(
     *,
     time_format: str = "%Y-%m-%d %H:%M:%S",
     logger_names: bool = True,
+    fields: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
 ) -> None:
     """Sets up logging of this process, unless its program has done so.
@@ -142,6 +145,7 @@ def configure(
         form: What a line looks like.
         time_format: Of lines of text, local time; JSON has UTC.
         logger_names: Whether lines of text name the module.
+        fields: What stands beside the words of every line.
         stream: Where to; stderr.
     """
     root = logging.getLogger()
@@ -149,7 +153,7 @@ def configure(
         return
     handler = logging.StreamHandler(stream or sys.stderr)
     try:
-        made = formatter(form, time_format=time_format, logger_names=logger_names)
+        made = formatter(form, time_format=time_format, logger_names=logger_names, fields=fields)
     except ImportError:
         # The install for workers alone does without it, and without fields.
         name = " %(name)s:" if logger_names else ""
@@ -161,7 +165,11 @@ def configure(
 
 
 def formatter(
-    form: str, *, time_format: str = "%Y-%m-%d %H:%M:%S", logger_names: bool = True
+    form: str,
+    *,
+    time_format: str = "%Y-%m-%d %H:%M:%S",
+    logger_names: bool = True,
+    fields: Mapping[str, Any] | None = None,
 ) -> logging.Formatter:
     """Gives what makes lines of records."""
     import structlog
@@ -187,6 +195,7 @@ def formatter(
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             _with_call,
+            lambda _logger, _name, event: {**event, **(fields or {})},
             structlog.processors.format_exc_info,
             _without_secrets,
             *render,
@@ -209,6 +218,11 @@ def printable(text: str, keep: str = "") -> str:
         else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def _laid_out(text: str) -> str:
+    """Gives one event, with its further lines indented."""
+    return printable(text, _LAYOUT).replace("\n", f"\n{_INDENT}")
 
 
 def scrubbed(text: str) -> str:
@@ -236,7 +250,7 @@ class _Plain(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Gives the line, and below it a traceback."""
-        return printable(super().format(record), _LAYOUT)
+        return _laid_out(super().format(record))
 
 
 class _Line:
@@ -251,7 +265,7 @@ class _Line:
         words = [f"{event['timestamp']} {event['level'].upper()}{where} {event['event']}"]
         words += [f"{key}={_value(value)}" for key, value in _beside(event)]
         below = [str(event[name]) for name in ("exception", "stack") if event.get(name)]
-        return printable("\n".join([" ".join(words), *below]), _LAYOUT)
+        return _laid_out("\n".join([" ".join(words), *below]))
 
 
 def _beside(event: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

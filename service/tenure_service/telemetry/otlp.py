@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: A URL, or what gRPC takes without one: host and port, a socket's path, a name for its resolver.
+_ENDPOINT: Final = re.compile(
+    r"(https?://)?([^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}/?|https?://[^\s:?#]+|(unix|dns):\S+"
+)
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.grpc.metric_exporter"
 _PACKAGE: Final = "opentelemetry-exporter-otlp-proto-grpc"
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -69,7 +74,7 @@ def from_environment(
     registry: Registry, environment: Mapping[str, str] = os.environ
 ) -> Push | None:
     """Gives who pushes, if an endpoint is set and the exporter is installed."""
-    named = endpoint(_ENDPOINTS, environment)
+    named = endpoint(_ENDPOINTS, "metrics", environment)
     if named is None or not installed(_EXPORTER, "metrics", named):
         return None
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
@@ -77,9 +82,24 @@ def from_environment(
     return Push(OTLPMetricExporter(), registry)
 
 
-def endpoint(variables: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Gives the collector that the first of some variables that is set names."""
-    return next((environment[name] for name in variables if environment.get(name)), None)
+def endpoint(variables: Sequence[str], what: str, environment: Mapping[str, str]) -> str | None:
+    """Gives the collector that the first of some variables that is set names.
+
+    Warns of a value that names none. A server does not refuse to start for it: the variable is
+    OpenTelemetry's, and often set for every program of a machine.
+    """
+    name = next((each for each in variables if environment.get(each)), None)
+    if name is None:
+        return None
+    if not _ENDPOINT.fullmatch(environment[name]):
+        _log.warning(
+            "%s are not pushed: %s is %r, and no URL such as http://collector:4317",
+            what,
+            name,
+            environment[name],
+        )
+        return None
+    return environment[name]
 
 
 def installed(exporter: str, what: str, named: str) -> bool:

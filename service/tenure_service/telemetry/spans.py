@@ -129,10 +129,10 @@ def ended(span: Span, code: int, attributes: Mapping[str, Any]) -> None:
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Spans | None:
     """Gives who makes spans, if an endpoint is set and the exporter is installed."""
-    endpoint = otlp.endpoint(_ENDPOINTS, environment)
-    if endpoint is None or environment.get("OTEL_TRACES_EXPORTER") == "none":
+    if environment.get("OTEL_TRACES_EXPORTER") == "none":
         return None
-    if not otlp.installed(_EXPORTER, "spans", endpoint):
+    endpoint = otlp.endpoint(_ENDPOINTS, "spans", environment)
+    if endpoint is None or not otlp.installed(_EXPORTER, "spans", endpoint):
         return None
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 

@@ -16,7 +16,7 @@ from tenure_service.store import access, rows
 from tenure_service.store.access import Deed, DeedsWanted
 from tenure_service.store.database import Conn, Database
 
-__all__ = ["Deed", "DeedsWanted", "Keys"]
+__all__ = ["Deed", "DeedsWanted", "Keys", "key_made"]
 
 #: Seconds that keys are believed: a revoked one is refused by then.
 _KEYS_SECONDS: Final = 5.0
@@ -30,6 +30,11 @@ _SECRET: Final = re.compile(_PREFIX + r"[A-Za-z0-9_-]{43}")
 def secret_hash(secret: str) -> bytes:
     """Gives what is stored of a secret; it has 256 random bits, so one plain hash is enough."""
     return hashlib.sha256(secret.encode()).digest()
+
+
+def key_made(key_id: str) -> str:
+    """Says for the record how making a key ended: never with its secret."""
+    return f"OK: key {key_id}"
 
 
 class Keys:

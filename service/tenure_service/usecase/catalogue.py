@@ -64,11 +64,14 @@ class _Remembered(Generic[K, V]):
         return found
 
 
-def unknown_namespace(name: str) -> TenureError:
-    """Says that a caller can name no such namespace."""
+def unknown_namespace(name: str, *, of_key: bool = False) -> TenureError:
+    """Says that a caller can name no such namespace; `of_key`: its key is for another one."""
+    advice = "create it with `tenure namespace create`"
+    if of_key:
+        advice += ", or send a key of it if it exists: this key is for another namespace"
     return TenureError(
         Reason.NOT_REGISTERED,
-        f"no namespace {name!r}; create it with `tenure namespace create`",
+        f"no namespace {name!r}; {advice}",
         metadata={"kind": "namespace", "name": name},
     )
 

@@ -44,7 +44,8 @@ class Findings:
     Attributes:
         restore: That timers are held for; None: they are not held.
         repeated: Timers were held before this call.
-        data: What was written last, before anything was voided.
+        data: What was written last, before anything was voided: by this check, or by the one that
+            timers are held for.
         found: What was void, and what waited for its time, before anything was voided.
         ready: Tasks that wait for a worker, by queue, at the end.
         voided: What this call voided.

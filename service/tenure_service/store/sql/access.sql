@@ -180,7 +180,7 @@ where
     and (%(action)s::text is null or e.action = %(action)s::text)
     and (%(since)s::timestamptz is null or e.at >= %(since)s::timestamptz)
     and (%(until)s::timestamptz is null or e.at < %(until)s::timestamptz)
-    and not (%(refused_only)s::boolean and e.outcome = 'OK')
+    and not (%(refused_only)s::boolean and split_part(e.outcome, ':', 1) = 'OK')
     and not (%(changes_only)s::boolean and e.action ~ '^(Get|List)')
 order by e.audit_event_id desc
 limit %(row_count_max)s::integer;

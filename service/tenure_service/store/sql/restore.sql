@@ -56,17 +56,32 @@ returning
     task_count, released_at, released_by;
 
 -- name: restore_data :one RestoreData
--- Says at which moment the data stands, by what was written last. Of the deliveries those of the
--- 100,000 newest tasks are looked at: nothing orders them by their end, and servers note each five
--- seconds that sessions are alive.
--- Invariants: none. Locks: none. Index: deliveries_pkey, tasks_pkey, sessions_seen_idx.
-with newest as materialized (
+-- Says at which moment the data stands, by what was written last. While timers are held it is the
+-- moment that the check found, and what was written later, such as the deliveries of what it
+-- voided, is left out. Of the deliveries those of the 100,000 newest tasks are looked at: nothing
+-- orders them by their end, and servers note each five seconds that sessions are alive.
+-- Invariants: none. Locks: none. Index: restores_held_unique, deliveries_pkey, tasks_pkey,
+-- sessions_seen_idx.
+with bounds as materialized (
+    select
+        count(*) > 0 as held,
+        max(r.data_until) as data_until,
+        case
+            when count(*) = 0 then 'infinity'::timestamptz
+            else coalesce(max(r.data_until), '-infinity'::timestamptz)
+        end as until
+    from restores as r
+    where r.released_at is null
+),
+
+newest as materialized (
     select
         (
             select max(e.ended_at)
             from (
                 select d.ended_at
                 from deliveries as d
+                where d.ended_at <= (select b.until from bounds as b)
                 order by d.run_id desc, d.task_id desc, d.delivery desc
                 limit 100000
             ) as e
@@ -74,21 +89,34 @@ with newest as materialized (
         (
             select t.enqueued_at
             from tasks as t
+            where t.enqueued_at <= (select b.until from bounds as b)
             order by t.run_id desc, t.task_id desc
             limit 1
         ) as task_enqueued_at,
-        (select max(l.granted_at) from leases as l) as lease_granted_at,
-        (select max(s.seen_at) from sessions as s) as session_seen_at
+        (
+            select max(l.granted_at)
+            from leases as l
+            where l.granted_at <= (select b.until from bounds as b)
+        ) as lease_granted_at,
+        (
+            select max(s.seen_at)
+            from sessions as s
+            where s.seen_at <= (select b.until from bounds as b)
+        ) as session_seen_at
 )
 select
     n.delivery_ended_at,
     n.task_enqueued_at,
     n.lease_granted_at,
     n.session_seen_at,
-    greatest(
-        n.delivery_ended_at, n.task_enqueued_at, n.lease_granted_at, n.session_seen_at
-    ) as data_until
-from newest as n;
+    case
+        when b.held then b.data_until
+        else greatest(
+            n.delivery_ended_at, n.task_enqueued_at, n.lease_granted_at, n.session_seen_at
+        )
+    end as data_until
+from newest as n
+cross join bounds as b;
 
 -- name: restore_counts :one RestoreCounts
 -- Counts what a restored database holds: what is void of it (all of it, unless `void_until` says
