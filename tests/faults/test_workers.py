@@ -1,11 +1,13 @@
 """Workers that are killed, stopped, drained, or that hold up their own interpreter."""
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Callable
 
 import psycopg
+import pytest
 
 from tenure import AsyncClient, NewTask, TaskDetails, TaskOutcome, TaskState
 from tenure_service.main import Server
@@ -66,8 +68,13 @@ async def test_stop__past_the_lease__is_lost_and_completed_once_elsewhere(
 
 
 async def test_kill__only_slot_and_last_attempt__goes_to_the_next_worker_after_the_lease(
-    running: Server, client: AsyncClient, troupe: Troupe, conn: psycopg.Connection
+    running: Server,
+    client: AsyncClient,
+    troupe: Troupe,
+    conn: psycopg.Connection,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "tenure_service")
     killed = troupe.worker(running.address, "killed", 1, FAULT_FACTOR="1000")
     task_id = await enqueue(client, "once", 0.05)
     await until(lambda: troupe.lines("start"))
@@ -80,6 +87,9 @@ async def test_kill__only_slot_and_last_attempt__goes_to_the_next_worker_after_t
     assert outcomes(details) == ["LOST", "DONE"]
     assert [line.pid for line in troupe.lines("end")] == [other.pid]
     assert {one.name: one.held_count for one in await client.list_workers()}["other"] == 0
+    said = ["worker 'killed' opens a session", "stream of worker 'killed' ended without a goodbye"]
+    for words in (*said, "1 task(s) were lost with their workers and go on"):
+        assert caplog.text.count(words) == 1
     sound(conn)
 
 

@@ -11,6 +11,7 @@ import time
 from datetime import datetime
 
 from tenure_service.dispatch.hub import Hub
+from tenure_service.engine.states import Outcome
 from tenure_service.loops.supervisor import Health
 from tenure_service.store.leases import RANK_MIN
 from tenure_service.store.rows import Due
@@ -121,6 +122,8 @@ class DueLoop:
             if ends is not None:
                 hub.ended(ends)
                 again = True
+                if lost_count := ends.tally.outcomes[Outcome.LOST]:
+                    _log.warning("%d task(s) were lost with their workers and go on", lost_count)
         timer_due = due.timer_due_ms is not None and due.timer_due_ms <= 0
         # A timer may be due because the total timeout of its task is.
         if timer_due or (due.timeout_due and not lenient):

@@ -138,6 +138,8 @@ class WorkStream:
                 self._hub.leaser.detach(session)
                 await writer
         finally:
+            how = "" if self._closing else " without a goodbye; its leases run on"
+            _log.info("the stream of worker %r ended%s", session.worker, how)
             self._hub.drop_session(session)
             writer.cancel()
 
@@ -217,6 +219,8 @@ class WorkStream:
         (metrics.SESSIONS_RESUMED if opened.resumed else metrics.SESSIONS_OPENED).add()
         session.send(self._opened(session, secret, resumed=opened.resumed))
         self._hub.leaser.attach(session)
+        kind = "resumes its session" if opened.resumed else "opens a session"
+        _log.info("worker %r %s", who.name, kind)
         return session
 
     async def _resume(self, session_id: str, kept_lease_ids: list[str]) -> list[Held]:
