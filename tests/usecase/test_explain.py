@@ -5,8 +5,9 @@ import uuid
 
 import pytest
 
+from tenure_service.engine.policy import PartialPolicy
 from tenure_service.engine.states import Outcome, TaskState
-from tenure_service.usecase import expire, read
+from tenure_service.usecase import expire, operate, read
 from tenure_service.usecase.session import open_session
 from tests.usecase.stage import Stage, later
 
@@ -115,3 +116,18 @@ def test_explain__beside_a_task_that_lost_its_workers__says_so(stage: Stage) -> 
     explained = read.explain(stage.database, stage.catalogue, stage.namespace_id, suspect)
     assert explained.state is TaskState.LEASED
     assert any("takes nothing beside it" in each for each in told())
+
+
+def test_explain__dead_letter__says_why_and_what_became_of_it(stage: Stage) -> None:
+    (key,) = stage.tasks(1, policy=PartialPolicy(max_attempts=1))
+    (task,) = stage.lease(1)
+    stage.report(task, Outcome.FAILED)
+
+    def told() -> str:
+        found = read.explain(stage.database, stage.catalogue, stage.namespace_id, key)
+        assert found.state is TaskState.DEAD
+        return found.reasons[1]
+
+    assert told() == "As a dead letter (ATTEMPTS_EXHAUSTED) it waits to be replayed or discarded."
+    operate.discard(stage.database, stage.namespace_id, [key])
+    assert told() == "As a dead letter (ATTEMPTS_EXHAUSTED) it was discarded."

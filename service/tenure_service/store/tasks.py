@@ -123,6 +123,12 @@ def explain(
     return statements.one(conn, "task_explain", rows.ExplainRow, parameters)
 
 
+def letter(conn: Conn, key: TaskKey) -> rows.LetterRow | None:
+    """Reads the dead letter of a task, if there is one."""
+    found = statements.many(conn, "task_letter", rows.LetterRow, key._asdict())
+    return found[0] if found else None
+
+
 def aside(conn: Conn, namespace_id: int, *, name: str, queue: str) -> rows.AsideRow:
     """Reads what keeps workers from a task that they serve."""
     parameters = {"namespace_id": namespace_id, "name": name, "queue": queue}

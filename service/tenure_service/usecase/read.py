@@ -44,11 +44,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What stands around a task: who holds it, or what keeps workers from it while it waits."""
+    """What stands around a task: who holds it, what keeps workers from it, how it is dead."""
 
     counts: rows.ExplainRow
     holder: rows.HolderRow | None
     aside: rows.AsideRow | None
+    letter: rows.LetterRow | None
 
 
 def get(
@@ -148,6 +149,7 @@ def explain(
             aside=tasks.aside(conn, namespace_id, name=row.name, queue=row.queue)
             if ready
             else None,
+            letter=tasks.letter(conn, key) if row.state == TaskState.DEAD else None,
         )
 
     found = database.read(work)
@@ -194,6 +196,12 @@ def _reasons(view: TaskView, all_around: _Around, may_name: Callable[[str], bool
         reasons += _ready_reasons(row, all_around, may_name)
     else:
         reasons.append(f"It is over: {state}, since {row.ended_at:%Y-%m-%d %H:%M:%S %Z}.")
+        if all_around.letter is not None:
+            letter = all_around.letter
+            waits = (
+                "waits to be replayed or discarded" if letter.state == "OPEN" else "was discarded"
+            )
+            reasons.append(f"As a dead letter ({letter.reason}) it {waits}.")
     if row.cancel_deadline_at is not None:
         why = f" ({row.cancel_reason})" if row.cancel_reason else ""
         reasons.append(

@@ -135,6 +135,14 @@ class HolderRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRow:
+    """Why a task is a dead letter, and what became of that."""
+
+    reason: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AsideRow:
     """What keeps workers from a task that they serve.
 

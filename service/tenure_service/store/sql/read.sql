@@ -196,6 +196,15 @@ where l.task_ids @> array[%(task_id)s::uuid]
 order by l.granted_at desc
 limit 1;
 
+-- name: task_letter :many LetterRow
+-- Reads why a task is a dead letter, and whether somebody has dealt with it.
+-- Invariants: none. Locks: none. Index: dead_letters_pkey.
+select
+    g.reason::text,
+    g.state::text
+from dead_letters as g
+where g.run_id = %(run_id)s::uuid and g.task_id = %(task_id)s::uuid;
+
 -- name: task_aside :one AsideRow
 -- Tells what keeps workers from a task that they serve: tasks that lost their workers are handed
 -- out alone, and a key that has ended shuts its worker out.
