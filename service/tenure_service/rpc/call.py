@@ -51,6 +51,10 @@ class Calls:
         name = namespace(context)
         principal = PRINCIPAL.get()
         if principal.namespace_id is None:
+            known = self.hub.catalogue.known_namespace_id(name)
+            if known is not None:
+                # No thread for what nearly every call asks.
+                return known
             found: int = await self.run(self.hub.catalogue.namespace_id, name)
             return found
         if principal.namespace != name:

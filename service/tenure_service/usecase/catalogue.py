@@ -108,13 +108,17 @@ class Catalogue:
         Raises:
             TenureError: NOT_REGISTERED.
         """
-        namespace_id = self._namespace_ids.get(name)
+        namespace_id = self.known_namespace_id(name)
         if namespace_id is None:
             self._namespace_ids.update({row.name: row.namespace_id for row in self.namespaces()})
             namespace_id = self._namespace_ids.get(name)
         if namespace_id is None:
             raise unknown_namespace(name)
         return namespace_id
+
+    def known_namespace_id(self, name: str) -> int | None:
+        """Gives the id of a namespace that was met before, without asking the database."""
+        return self._namespace_ids.get(name)
 
     def namespaces(self) -> list[rows.NamespaceRow]:
         """Lists all namespaces."""
