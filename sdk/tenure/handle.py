@@ -172,8 +172,8 @@ class Handle(Generic[R]):
         while True:
             try:
                 return await self._connection.awaiter.outcome(self._id)
-            except errors.Unavailable as error:
-                if not goes_on or isinstance(error, errors.TransportMismatch):
+            except errors.ServiceError as error:
+                if not goes_on or not _may_pass(error):
                     raise
 
     async def _ask_state(self) -> records.TaskState:
@@ -336,11 +336,7 @@ async def _follow(
             put(handle)
         elif not isinstance(error, errors.ServiceError):
             put(errors.ServiceError(repr(error)))
-        elif (
-            goes_on
-            and isinstance(error, errors.Unavailable)
-            and not isinstance(error, errors.TransportMismatch)
-        ):
+        elif goes_on and _may_pass(error):
             start(connection, [handle])
         else:
             put(error)
@@ -362,6 +358,11 @@ def _forget(following: list[asyncio.Future[awaiter.Outcome]]) -> None:
             future.cancel()
 
     io_thread.loop.call_soon_threadsafe(cancel)
+
+
+def _may_pass(error: errors.ServiceError) -> bool:
+    """Says whether waiting may cure it: an outage, and no address that cannot be spoken to."""
+    return isinstance(error, errors.Unavailable) and not isinstance(error, errors.TransportMismatch)
 
 
 def _known(outcome: awaiter.Outcome) -> task_pb2.TaskResult:

@@ -270,12 +270,11 @@ class Job:
         unless = declaration.retry.unless_classes if declaration.retry is not None else ()
         non_retryable = isinstance(exc, (errors.NonRetryable, *unless))
         message = failure.from_exception(exc, non_retryable=non_retryable)
+        wanted = isinstance(exc, context.RetryAfter)
         if isinstance(exc, context.RetryAfter):
             message.retry_after.CopyFrom(exc.delay)
-        if isinstance(exc, context.RetryAfter):
-            self._log_failure(message, None, wanted=True)
-        else:
-            self._log_failure(message, None if isinstance(exc, context.ControlFlow) else exc)
+        shown = None if isinstance(exc, context.ControlFlow) else exc
+        self._log_failure(message, shown, wanted=wanted)
         return self._failed(message)
 
     def _log_failure(
