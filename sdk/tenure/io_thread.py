@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import collections
 import contextlib
+import contextvars
+import functools
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure import errors
@@ -31,6 +35,104 @@ T = TypeVar("T")
 EXIT_SECONDS = 2.0
 
 
+class _Passage:
+    """_Passage takes calls of one other loop to the I/O loop, and their results back.
+
+    The calls of one moment share a wake-up each way: to wake a loop of another thread costs more
+    than to begin a call, and 64 callers of one loop would do so 64 times.
+    """
+
+    def __init__(self, there: asyncio.AbstractEventLoop, here: asyncio.AbstractEventLoop) -> None:
+        self._there = there
+        # The loop keeps this alive, not the other way round.
+        self._here = weakref.ref(here)
+        self._calls: collections.deque[_Call] = collections.deque()
+        self._ended: collections.deque[_Call] = collections.deque()
+        self._waking = False
+        self._flushing = False
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the I/O loop and awaits it here; cancelled with its caller."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        call = _Call(coroutine, answer, contextvars.copy_context())
+        self._calls.append(call)
+        # Looked at after the call is in the queue, and taken back there before the queue is emptied:
+        # what rides along with another's wake-up is never left behind.
+        if not self._waking:
+            self._waking = True
+            self._there.call_soon_threadsafe(self._begin)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._there.call_soon_threadsafe(call.cancel)
+            raise
+
+    def _begin(self) -> None:
+        self._waking = False
+        while self._calls:
+            call = self._calls.popleft()
+            if call.cancelled:
+                call.coroutine.close()
+                continue
+            call.task = self._there.create_task(call.coroutine, context=call.context)
+            call.task.add_done_callback(functools.partial(self._end, call))
+
+    def _end(self, call: _Call, _: asyncio.Task[Any]) -> None:
+        self._ended.append(call)
+        if not self._flushing:
+            # Behind what else ends in this pass of the loop.
+            self._flushing = True
+            self._there.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        here = self._here()
+        if here is None or here.is_closed():
+            self._ended.clear()
+            return
+        with contextlib.suppress(RuntimeError):  # closed in this very moment
+            here.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._ended:
+            self._ended.popleft().deliver()
+
+
+class _Call:
+    """_Call is one coroutine on its way over and back."""
+
+    __slots__ = ("answer", "cancelled", "context", "coroutine", "task")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        answer: asyncio.Future[Any],
+        context: contextvars.Context,
+    ) -> None:
+        self.coroutine = coroutine
+        self.answer = answer
+        self.context = context
+        self.task: asyncio.Task[Any] | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Cancels it, on the I/O loop."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def deliver(self) -> None:
+        """Gives its end to who awaits it, on the loop of that one."""
+        if self.task is None or self.answer.done():
+            return
+        if self.task.cancelled():
+            self.answer.cancel()
+        elif (exc := self.task.exception()) is not None:
+            self.answer.set_exception(exc)
+        else:
+            self.answer.set_result(self.task.result())
+
+
 class IoThread:
     """IoThread starts its thread at the first use and keeps it until the interpreter exits."""
 
@@ -40,6 +142,9 @@ class IoThread:
         self._thread: threading.Thread | None = None
         self._process_id = 0
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._passages: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Passage] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -76,7 +181,16 @@ class IoThread:
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop and awaits it on the caller's loop."""
-        return await asyncio.wrap_future(self.submit(coroutine))
+        try:
+            there = self.loop
+        except BaseException:
+            coroutine.close()
+            raise
+        here = asyncio.get_running_loop()
+        passage = self._passages.get(here)
+        if passage is None:
+            passage = self._passages[here] = _Passage(there, here)
+        return await passage.run(coroutine)
 
     def at_exit(self, closer: Callable[[], Awaitable[None]]) -> None:
         """Has `closer` awaited on the loop when the interpreter exits."""
