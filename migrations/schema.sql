@@ -25,9 +25,37 @@ CREATE TYPE tenure.delivery_outcome AS ENUM (
     'RESCHEDULED'
 );
 
+CREATE TYPE tenure.run_blocked AS ENUM (
+    'RECOVERIES_EXHAUSTED',
+    'HISTORY_MISMATCH'
+);
+
+CREATE TYPE tenure.run_status AS ENUM (
+    'OPEN',
+    'WAITING',
+    'PAUSED',
+    'BLOCKED',
+    'COMPLETED',
+    'FAILED',
+    'CANCELLED',
+    'TIMED_OUT',
+    'TERMINATED',
+    'CONTINUED'
+);
+
+CREATE TYPE tenure.step_kind AS ENUM (
+    'CALL',
+    'TASK',
+    'CHILD',
+    'SLEEP',
+    'CHOICE',
+    'PATCH'
+);
+
 CREATE TYPE tenure.timer_kind AS ENUM (
     'DELAY',
-    'BACKOFF'
+    'BACKOFF',
+    'WAIT'
 );
 
 CREATE FUNCTION tenure.audit_events_refuse() RETURNS trigger
@@ -52,6 +80,17 @@ CREATE TABLE tenure.api_keys (
     expires_at timestamp with time zone,
     used_at timestamp with time zone,
     CONSTRAINT api_keys_scopes_known CHECK ((scopes <@ ARRAY['worker'::text, 'client'::text, 'admin'::text]))
+);
+
+CREATE TABLE tenure.app_versions (
+    namespace_id integer NOT NULL,
+    queue text NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    compatible_versions text[] DEFAULT '{}'::text[] NOT NULL,
+    pinned boolean DEFAULT false NOT NULL,
+    first_seen_at timestamp with time zone DEFAULT now() NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
 CREATE TABLE tenure.audit_events (
@@ -374,6 +413,56 @@ ALTER TABLE tenure.restores ALTER COLUMN restore_id ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE TABLE tenure.run_inbox (
+    run_id uuid NOT NULL,
+    inbox_id bigint NOT NULL,
+    child_id uuid NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
+
+ALTER TABLE tenure.run_inbox ALTER COLUMN inbox_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tenure.run_inbox_inbox_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE tenure.run_wait_sets (
+    run_id uuid NOT NULL,
+    set_number smallint NOT NULL,
+    needed_count integer NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01');
+
+CREATE TABLE tenure.run_waits (
+    run_id uuid NOT NULL,
+    child_id uuid NOT NULL,
+    set_number smallint NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_cost_limit='2000');
+
+CREATE TABLE tenure.runs (
+    run_id uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    ended_at timestamp with time zone,
+    namespace_id integer NOT NULL,
+    status tenure.run_status DEFAULT 'OPEN'::tenure.run_status NOT NULL,
+    blocked tenure.run_blocked,
+    recovery_attempts smallint NOT NULL,
+    name text NOT NULL,
+    version text,
+    parent_run_id uuid,
+    root_run_id uuid NOT NULL,
+    forked_from uuid,
+    attributes jsonb,
+    failure jsonb,
+    CONSTRAINT runs_blocked_why CHECK (((status = 'BLOCKED'::tenure.run_status) = (blocked IS NOT NULL))),
+    CONSTRAINT runs_recovery_attempts_range CHECK (((recovery_attempts >= 1) AND (recovery_attempts <= 1000)))
+)
+PARTITION BY RANGE (run_id);
+
 CREATE TABLE tenure.schema_migrations (
     id text NOT NULL,
     name text NOT NULL,
@@ -396,6 +485,29 @@ CREATE TABLE tenure.sessions (
     closed_at timestamp with time zone,
     api_key_id uuid
 );
+
+CREATE SEQUENCE tenure.step_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+CREATE TABLE tenure.steps (
+    run_id uuid NOT NULL,
+    step_id text NOT NULL,
+    seq bigint DEFAULT nextval('tenure.step_seq'::regclass) NOT NULL,
+    recorded_at timestamp with time zone DEFAULT now() NOT NULL,
+    kind tenure.step_kind NOT NULL,
+    name text NOT NULL,
+    child_id uuid,
+    wake_at timestamp with time zone,
+    output bytea,
+    output_encoding text,
+    output_schema text,
+    failure jsonb
+)
+PARTITION BY RANGE (run_id);
 
 CREATE TABLE tenure.task_defs (
     namespace_id integer NOT NULL,
@@ -497,6 +609,9 @@ ALTER TABLE ONLY tenure.api_keys
 ALTER TABLE ONLY tenure.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (api_key_id);
 
+ALTER TABLE ONLY tenure.app_versions
+    ADD CONSTRAINT app_versions_pkey PRIMARY KEY (namespace_id, queue, name, version);
+
 ALTER TABLE ONLY tenure.audit_events
     ADD CONSTRAINT audit_events_pkey PRIMARY KEY (audit_event_id);
 
@@ -563,11 +678,26 @@ ALTER TABLE ONLY tenure.requests
 ALTER TABLE ONLY tenure.restores
     ADD CONSTRAINT restores_pkey PRIMARY KEY (restore_id);
 
+ALTER TABLE ONLY tenure.run_inbox
+    ADD CONSTRAINT run_inbox_pkey PRIMARY KEY (run_id, inbox_id);
+
+ALTER TABLE ONLY tenure.run_wait_sets
+    ADD CONSTRAINT run_wait_sets_pkey PRIMARY KEY (run_id, set_number);
+
+ALTER TABLE ONLY tenure.run_waits
+    ADD CONSTRAINT run_waits_pkey PRIMARY KEY (run_id, child_id, set_number);
+
+ALTER TABLE ONLY tenure.runs
+    ADD CONSTRAINT runs_pkey PRIMARY KEY (run_id);
+
 ALTER TABLE ONLY tenure.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY tenure.sessions
     ADD CONSTRAINT sessions_pkey PRIMARY KEY (session_id);
+
+ALTER TABLE ONLY tenure.steps
+    ADD CONSTRAINT steps_pkey PRIMARY KEY (run_id, step_id);
 
 ALTER TABLE ONLY tenure.task_defs
     ADD CONSTRAINT task_defs_pkey PRIMARY KEY (namespace_id, name);
@@ -640,6 +770,16 @@ CREATE INDEX ready_tasks_p7_task_id_idx ON tenure.ready_tasks_p7 USING btree (ta
 CREATE INDEX requests_requested_idx ON tenure.requests USING btree (requested_at);
 
 CREATE UNIQUE INDEX restores_held_unique ON tenure.restores USING btree (((released_at IS NULL))) WHERE (released_at IS NULL);
+
+CREATE INDEX runs_attributes_idx ON ONLY tenure.runs USING gin (attributes jsonb_path_ops) WHERE (attributes IS NOT NULL);
+
+CREATE INDEX runs_listing_idx ON ONLY tenure.runs USING btree (namespace_id, run_id);
+
+CREATE INDEX runs_name_idx ON ONLY tenure.runs USING btree (namespace_id, name, run_id);
+
+CREATE INDEX runs_parent_idx ON ONLY tenure.runs USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
+
+CREATE INDEX runs_status_idx ON ONLY tenure.runs USING btree (namespace_id, status, run_id);
 
 CREATE INDEX sessions_open_idx ON tenure.sessions USING btree (namespace_id, worker) WHERE (closed_at IS NULL);
 

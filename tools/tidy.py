@@ -162,7 +162,7 @@ def lines(file: File) -> Iterator[Finding]:
             yield Finding(
                 file.path, number, f"{len(line)} characters, at most {LINE_CHARACTERS_MAX}"
             )
-        if file.is_test and suffix == ".py" and re.search(r"\bsleep\(", line):
+        if file.is_test and suffix == ".py" and re.search(r"(?<!\bctx\.)\bsleep\(", line):
             yield Finding(file.path, number, "a test waits for a condition: tests/eventually.py")
         if suffix != ".md" and LATER.search(line):
             yield Finding(file.path, number, "a note for later names its issue, such as #12")

@@ -31,6 +31,7 @@ _PORT: Final = 7711
 _HTTP_PORT: Final = 7712
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
+Grace = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 class ConfigInvalid(Exception):
@@ -70,6 +71,7 @@ class ServerConfig(BaseModel):
     first_lease_seconds: Seconds = limits.FIRST_LEASE_DURATION.total_seconds()
     heartbeat_seconds: Seconds = limits.HEARTBEAT_INTERVAL.total_seconds()
     accept_seconds: Seconds = limits.ACCEPT_TIMEOUT.total_seconds()
+    version_grace_seconds: Grace = limits.VERSION_GRACE.total_seconds()
     stop_grace_seconds: Seconds = limits.STOP_GRACE.total_seconds()
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
     log_format: str = Field(

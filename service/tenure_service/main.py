@@ -22,7 +22,7 @@ from tenure_service.dispatch import measures
 from tenure_service.dispatch.depth import Depth
 from tenure_service.dispatch.hub import Durations, Hub
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.loops import garbage, push, readiness, upkeep
+from tenure_service.loops import garbage, push, readiness, upkeep, versions
 from tenure_service.loops.due import DueLoop
 from tenure_service.loops.supervisor import Health, Supervisor
 from tenure_service.rpc.server import RpcServer
@@ -162,6 +162,12 @@ class Server:
             )
         self._supervisor.start(
             "forget", functools.partial(upkeep.forget, hub), every_seconds=upkeep.FORGET_SECONDS
+        )
+        grace = timedelta(seconds=config.version_grace_seconds)
+        self._supervisor.start(
+            "versions",
+            functools.partial(versions.run, hub, grace),
+            every_seconds=versions.POLL_SECONDS,
         )
         await self._rpc.start()
         self._ready_since = time.monotonic()

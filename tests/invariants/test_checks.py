@@ -11,6 +11,7 @@ from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import invariants
 from tenure_service.usecase import cancel, expire, operate
+from tests.runs import lives
 from tests.usecase.stage import Stage, later
 
 READY_AGAIN = """
@@ -36,6 +37,12 @@ REQUEST = """
 REQUEST_OF_NONE = """
     insert into cancel_requests (run_id, task_id, namespace_id, deadline_at)
     values (uuidv7(), uuidv7(), 1, now())
+"""
+BLOCKED_WITH_WAITS = "update runs set status = 'BLOCKED', blocked = 'HISTORY_MISMATCH'"
+RUN_READY = """
+    with gone as (delete from timers returning *)
+    insert into ready_tasks (lane_id, run_id, task_id, delivery)
+    select lane_id, run_id, task_id, delivery from gone
 """
 
 BREACHES = [
@@ -98,6 +105,22 @@ BREACHES = [
         {"live_lane_broken"},
     ),
     ("waiting", "update tasks set key = null", {"key_broken"}),
+    # Of a run that waits for two tasks of which one is over.
+    ("suspended", "update runs set status = 'OPEN'", {"run_state_broken"}),
+    ("suspended", "update runs set ended_at = now()", {"run_state_broken"}),
+    ("suspended", "update runs set status = 'FAILED', ended_at = now()", {"run_state_broken"}),
+    ("suspended", BLOCKED_WITH_WAITS, {"run_state_broken"}),
+    ("suspended", "delete from runs", {"run_state_broken"}),
+    ("suspended", "update timers set kind = 'BACKOFF'", {"run_state_broken"}),
+    ("suspended", "delete from tasks where run_id = task_id", {"run_state_broken"}),
+    ("suspended", "update run_wait_sets set needed_count = 0", {"run_wait_broken"}),
+    ("suspended", "update run_wait_sets set needed_count = 3", {"run_wait_broken"}),
+    ("suspended", "delete from run_waits", {"run_wait_broken"}),
+    ("suspended", "delete from run_inbox", {"run_wait_broken"}),
+    ("ended", "update runs set status = 'FAILED'", {"run_state_broken"}),
+    ("ended", "update runs set status = 'OPEN', ended_at = null", {"run_state_broken"}),
+    ("blocked", "update timers set kind = 'BACKOFF'", {"run_state_broken"}),
+    ("blocked", RUN_READY, {"run_state_broken"}),
 ]
 
 
@@ -105,7 +128,21 @@ def _sweep(stage: Stage) -> None:
     expire.expire(stage.database, stage.catalogue, now=later())
 
 
+def _prepare_run(stage: Stage, state: str) -> None:
+    one = lives.begin(stage)
+    if state == "suspended":
+        lives.suspend(stage, one, lives.all_of(lives.start_tasks(stage, one, 2)))
+        lives.work(stage)
+    elif state == "blocked":
+        stage.end(lives.suspension(one, blocked=True))
+    else:
+        lives.report(stage, one, Outcome.DONE)
+
+
 def _prepare(stage: Stage, state: str) -> None:
+    if state in {"suspended", "blocked", "ended"}:
+        _prepare_run(stage, state)
+        return
     for number in range(3):
         stage.tasks(1, key=f"k{number}", key_ms=3_600_000)
     stage.lane_id("other")

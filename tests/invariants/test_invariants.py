@@ -18,11 +18,32 @@ from tenure_service.store.leases import Pick
 from tenure_service.usecase import cancel, end, expire, lease, maintain, operate
 from tenure_service.usecase.end import Recorded
 from tenure_service.usecase.enqueue import Answer, Call, enqueue
+from tests.runs import lives
 from tests.usecase.stage import Stage, ending, in_thread, later, task_id_of
 
 
 class _Killed(Exception):
     """The process is gone before its COMMIT."""
+
+
+def test_inv_01__end_of_a_task_meets_the_suspension_of_its_run__is_counted_once(
+    stage: Stage,
+) -> None:
+    """The second task is over after the look at what is over, and before the run is suspended."""
+    one = lives.begin(stage)
+    children = lives.start_tasks(stage, one, 2)
+    lives.work(stage)
+
+    def work(conn: Conn) -> None:
+        end.end(conn, stage.catalogue, [lives.suspension(one, lives.all_of(children))])
+        lives.work(stage)
+
+    stage.database.transact(work)
+    assert lives.waits(stage, one.run_id) == [(0, 1, 1)]
+    stage.check()
+    assert lives.wake_up(stage, one.run_id) == [one.run_id]
+    assert lives.wake_up(stage, one.run_id) == []
+    stage.check()
 
 
 def test_inv_02__killed_before_the_commit__neither_the_end_nor_its_follow_up_is_there(
@@ -157,7 +178,7 @@ def test_inv_09__two_operators_replay_one_letter__one_does(stage: Stage) -> None
 
 
 def test_inv_10__nobody_was_notified__one_question_tells_all_there_is_to_do(stage: Stage) -> None:
-    served = [(stage.namespace_id, "default", "work")]
+    served = [(stage.namespace_id, "default", "work", "")]
     idle = maintain.due(stage.database, served)
     assert (idle.lease_expired, idle.timer_due_ms, idle.ready_lane_ids) == (False, None, [])
     assert not idle.cancel_overdue

@@ -12,6 +12,7 @@ from google.rpc import status_pb2
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import registry_service_pb2 as registry
+from tenure.v1 import run_pb2 as run
 from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
@@ -25,6 +26,11 @@ BASES: dict[str, Any] = {
     "WorkerService.LeaseTasks": contract.leasing(),
     "WorkerService.ReportTasks": contract.reporting(),
     "WorkerService.RenewLeases": service.RenewLeasesRequest(lease_tokens=[contract.TOKEN]),
+    "WorkerService.RecordSteps": contract.recording(
+        run.NewStep(step_id="1", name="s", call=run.StepResult()),
+        run.NewStep(step_id="2", name="bad", task=run.StepTask(name="bad")),
+    ),
+    "WorkerService.ListSteps": contract.listing(),
     "TaskService.EnqueueTasks": contract.enqueueing(NEW, tasks.NewTask(name="mate")),
     "TaskService.GetTask": tasks.GetTaskRequest(task_id=contract.UNKNOWN),
     "TaskService.AwaitTasks": tasks.AwaitTasksRequest(**IDS),
@@ -58,11 +64,25 @@ STREAMED: dict[str, service.WorkRequest] = {
     "pause": contract.work(pause=stream.Pause(paused=True)),
     "set_slots": contract.work(set_slots=stream.SetSlots(slots=worker.Slots(total=1))),
     "close": contract.work(close=stream.Close()),
+    "record_steps": contract.work(
+        record_steps=stream.RecordSteps(
+            record_id=7,
+            run_id=contract.UNKNOWN,
+            lease_token=contract.TOKEN,
+            steps=[run.NewStep(step_id="1", name="bad", task=run.StepTask(name="bad"))],
+        )
+    ),
+    "wait": contract.work(
+        wait=stream.Wait(
+            run_id=contract.UNKNOWN, lease_token=contract.TOKEN, child_ids=[contract.UNKNOWN]
+        )
+    ),
 }
 ALLOWED = {
     "FIELD_INVALID",
     "PAYLOAD_TOO_LARGE",
     "TASK_NOT_FOUND",
+    "LEASE_LOST",
     "NOT_REGISTERED",
     "VERSION_UNSUPPORTED",
 }

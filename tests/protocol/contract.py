@@ -14,6 +14,7 @@ from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import policy_pb2 as policy
 from tenure.v1 import registry_service_pb2 as registry
+from tenure.v1 import run_pb2 as run
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
@@ -132,6 +133,22 @@ def reporting(**changed: Any) -> service.ReportTasksRequest:
         "completed": worker.Completed(),
     }
     return service.ReportTasksRequest(results=[worker.Result(**(fields | changed))])
+
+
+def recording(*steps: run.NewStep, **changed: Any) -> service.RecordStepsRequest:
+    """Gives a RecordSteps call of an activation that nobody has."""
+    fields: dict[str, Any] = {
+        "run_id": UNKNOWN,
+        "lease_token": TOKEN,
+        "steps": steps or [run.NewStep(step_id="1", name="s", call=run.StepResult())],
+    }
+    return service.RecordStepsRequest(**(fields | changed))
+
+
+def listing(**changed: Any) -> service.ListStepsRequest:
+    """Gives a ListSteps call of an activation that nobody has."""
+    fields: dict[str, Any] = {"run_id": UNKNOWN, "lease_token": TOKEN}
+    return service.ListStepsRequest(**(fields | changed))
 
 
 async def reuse_of_enqueue(client: Caller) -> Refusal:
@@ -262,6 +279,25 @@ WORKER_ROWS = [
         Reason.PAYLOAD_TOO_LARGE,
         reporting(completed=worker.Completed(output=payload.Payload(data=TOO_LARGE))),
     ),
+    _row(
+        "WorkerService.RecordSteps",
+        _INVALID,
+        service.RecordStepsRequest(),
+        "run_id",
+        "lease_token",
+        "steps",
+    ),
+    _row("WorkerService.RecordSteps", Reason.LEASE_LOST, recording()),
+    _row("WorkerService.RecordSteps", Reason.OVERLOADED, recording(), where="crowded"),
+    _row(
+        "WorkerService.ListSteps",
+        _INVALID,
+        listing(run_id="", lease_token="", page_token="x"),  # noqa: S106 - a place in a list
+        "run_id",
+        "lease_token",
+        "page_token",
+    ),
+    _row("WorkerService.ListSteps", Reason.LEASE_LOST, listing()),
 ]
 
 TASK_ROWS = [

@@ -105,7 +105,7 @@ def encoded(base: Message) -> Iterator[tuple[str, str, bytes]]:
             continue
         changed = type(base)()
         changed.CopyFrom(base)
-        _put(changed, path, {_PLACE_HOLDER: 1} if _is_map(field) else _PLACE_HOLDER)
+        _put(changed, path, _entry(field, _PLACE_HOLDER) if _is_map(field) else _PLACE_HOLDER)
         raw = changed.SerializeToString()
         if raw.count(_PLACE_HOLDER.encode()) != 1:
             raise AssertionError(f"{path[-1].full_name} is not on the wire")
@@ -152,12 +152,28 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
+def _value_of(field: FieldDescriptor) -> FieldDescriptor:
+    if field.message_type is None:
+        raise AssertionError(f"{field.full_name} is no map")
+    return field.message_type.fields_by_name["value"]
+
+
+def _entry(field: FieldDescriptor, key: str) -> dict[str, Any]:
+    """Gives an entry of a map of strings or numbers."""
+    value = _value_of(field)
+    return {key: "v" if value.type == FieldDescriptor.TYPE_STRING else 1}
+
+
 def _values(field: FieldDescriptor) -> Iterator[tuple[str, Any]]:
     if _is_map(field):
         for name, text in STRINGS.items():
-            yield f"key {name}", {text: 1}
-        yield "value 2**32-1", {"k": 2**32 - 1}
-        yield "5,000 entries", {str(number): 1 for number in range(5000)}
+            yield f"key {name}", _entry(field, text)
+        for name, value in _values(_value_of(field)):
+            yield f"value {name}", {"k": value}
+        many: dict[str, Any] = {}
+        for place in range(5000):
+            many |= _entry(field, str(place))
+        yield "5,000 entries", many
     elif field.message_type is not None:
         for name, (seconds, nanos) in DURATIONS.items():
             yield name, duration_pb2.Duration(seconds=seconds, nanos=nanos)

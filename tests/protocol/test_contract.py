@@ -149,6 +149,8 @@ def _valid(rpc: str) -> Any:
         "WorkerService.LeaseTasks": contract.leasing(),
         "WorkerService.RenewLeases": worker_service_pb2.RenewLeasesRequest(lease_tokens=["t"]),
         "WorkerService.ReportTasks": contract.reporting(),
+        "WorkerService.RecordSteps": contract.recording(),
+        "WorkerService.ListSteps": contract.listing(),
         "TaskService.EnqueueTasks": contract.enqueueing(),
         "TaskService.GetTask": task_service_pb2.GetTaskRequest(task_id=contract.UNKNOWN),
         "TaskService.ExplainTask": task_service_pb2.ExplainTaskRequest(task_id=contract.UNKNOWN),

@@ -46,6 +46,21 @@ FILL = """
     insert into sessions (namespace_id, worker, secret_hash, handlers, slots)
     select 1, 'worker' || n, '', '[]', '{}' from generate_series(1, 1000) as n;
 
+    insert into lanes (namespace_id, queue, name, app_version)
+    select 1, 'default', 'flow', 'v' || n from generate_series(1, 200) as n;
+
+    insert into app_versions (namespace_id, queue, name, version, seen_at)
+    select 1, 'default', 'flow', 'v' || n, now() - (200 - n) * interval '1 day'
+    from generate_series(1, 200) as n;
+
+    insert into ready_tasks (lane_id, run_id, task_id)
+    select l.lane_id, i.id, i.id
+    from lanes as l
+    cross join lateral (
+        select uuidv7() as id from generate_series(1, 1000) where l.app_version <> ''
+    ) as i
+    where l.app_version in ('v1', 'v200');
+
     insert into queues (namespace_id, name)
     select 1, 'queue' || n from generate_series(1, 1000) as n;
 
@@ -154,6 +169,31 @@ def _touched(nodes: list[dict[str, Any]], table: str) -> set[str]:
     }
 
 
+def _of_runs(
+    filled: psycopg.Connection, lease_id: str, lane_id: int, run_id: str
+) -> dict[str, dict[str, object]]:
+    (flow_lane_id,) = filled.execute(
+        "select lane_id from lanes where app_version = 'v1'"
+    ).fetchone() or (0,)
+    return {
+        "activation_get": {"lease_ids": [lease_id], "run_ids": [run_id]},
+        "version_orphan": {
+            "namespace_ids": [1],
+            "queues": ["default"],
+            "names": ["flow"],
+            "grace_ms": 600_000,
+            "now": None,
+        },
+        "version_adopt": {
+            "lane_ids": [flow_lane_id],
+            "target_lane_ids": [lane_id],
+            "grace_ms": 600_000,
+            "run_count_max": 1_000,
+            "now": None,
+        },
+    }
+
+
 @pytest.fixture
 def parameters(filled: psycopg.Connection) -> dict[str, dict[str, object]]:
     """Parameters of each statement, for rows that are there."""
@@ -170,7 +210,7 @@ def parameters(filled: psycopg.Connection) -> dict[str, dict[str, object]]:
         "output_encodings": None,
         "output_schemas": None,
     }
-    return {
+    return _of_runs(filled, lease_id, lane_id, run_id) | {
         "lease_take": {
             "session_id": session_id,
             "epoch": 1,
@@ -209,6 +249,7 @@ def parameters(filled: psycopg.Connection) -> dict[str, dict[str, object]]:
             "namespace_ids": [1, 1],
             "queues": ["default", "default"],
             "names": ["work1", "work2"],
+            "app_versions": ["", ""],
             "now": None,
         },
         "timer_fire": {"timer_count_max": 500, "now": LATER},
@@ -234,6 +275,9 @@ STATEMENTS = [
     "lease_of_task",
     "lease_outstanding",
     "due",
+    "activation_get",
+    "version_orphan",
+    "version_adopt",
     "timer_fire",
     "ready_delete",
     "timer_delete",

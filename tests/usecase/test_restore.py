@@ -60,7 +60,7 @@ def release(stage: Stage) -> rows.RestoreRow | None:
 
 
 def due(stage: Stage, *, days: float = 0) -> rows.Due:
-    served = [(stage.namespace_id, "default", "work")]
+    served = [(stage.namespace_id, "default", "work", "")]
     now = datetime.now(UTC) + timedelta(days=days)
     return stage.database.read(lambda conn: timers.due(conn, served, now=now))
 

@@ -23,52 +23,66 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from tenure.v1 import payload_pb2 as tenure_dot_v1_dot_payload__pb2
+from tenure.v1 import run_pb2 as tenure_dot_v1_dot_run__pb2
 from tenure.v1 import worker_pb2 as tenure_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btenure/v1/work_stream.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x17tenure/v1/payload.proto\x1a\x16tenure/v1/worker.proto\"\xb5\x01\n\x04Open\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12$\n\x08handlers\x18\x02 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x1f\n\x05slots\x18\x03 \x01(\x0b\x32\x10.tenure.v1.Slots\x12!\n\x06resume\x18\x04 \x01(\x0b\x32\x11.tenure.v1.Resume\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\"J\n\x06Resume\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x14\n\x0clease_tokens\x18\x03 \x03(\t\"\x89\x03\n\x06Opened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x1f\n\x05slots\x18\x03 \x01(\x0b\x32\x10.tenure.v1.Slots\x12\x37\n\x14\x66irst_lease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0elease_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0e\x61\x63\x63\x65pt_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x08 \x01(\x04\x12\x18\n\x10protocol_version\x18\t \x01(\t\x12\x16\n\x0eserver_version\x18\n \x01(\t\x12\x0f\n\x07resumed\x18\x0b \x01(\x08\"4\n\x06\x41ssign\x12*\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x15.tenure.v1.Assignment\"\x1e\n\x06\x41\x63\x63\x65pt\x12\x14\n\x0clease_tokens\x18\x01 \x03(\t\"0\n\x07Started\x12%\n\x05tasks\x18\x01 \x03(\x0b\x32\x16.tenure.v1.StartedTask\"d\n\x0bStartedTask\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12/\n\x0crun_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x06Report\x12\x11\n\treport_id\x18\x01 \x01(\x04\x12\"\n\x07results\x18\x02 \x03(\x0b\x32\x11.tenure.v1.Result\"q\n\tReportAck\x12\x11\n\treport_id\x18\x01 \x01(\x04\x12)\n\x08statuses\x18\x02 \x03(\x0e\x32\x17.tenure.v1.ReportStatus\x12&\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x16.tenure.v1.ReportError\"?\n\x0bReportError\x12\r\n\x05index\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"b\n\tHeartbeat\x12\x14\n\x0cheartbeat_id\x18\x01 \x01(\x04\x12\x14\n\x0clease_tokens\x18\x02 \x03(\t\x12)\n\x08progress\x18\x03 \x03(\x0b\x32\x17.tenure.v1.TaskProgress\"Y\n\x0cTaskProgress\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12#\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x12.tenure.v1.Payload\"c\n\x0cHeartbeatAck\x12\x14\n\x0cheartbeat_id\x18\x01 \x01(\x04\x12\x19\n\x11lost_lease_tokens\x18\x02 \x03(\t\x12\"\n\x07\x63\x61ncels\x18\x03 \x03(\x0b\x32\x11.tenure.v1.Cancel\"\\\n\x06\x43\x61ncel\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x31\n\x0egrace_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\x08SetSlots\x12\x1f\n\x05slots\x18\x01 \x01(\x0b\x32\x10.tenure.v1.Slots\"\x17\n\x05Pause\x12\x0e\n\x06paused\x18\x01 \x01(\x08\"\x17\n\x05\x43lose\x12\x0e\n\x06reason\x18\x01 \x01(\t\"h\n\x05\x44rain\x12\x32\n\x0freconnect_after\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btenure/v1/work_stream.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x17tenure/v1/payload.proto\x1a\x13tenure/v1/run.proto\x1a\x16tenure/v1/worker.proto\"\xb5\x01\n\x04Open\x12)\n\x06worker\x18\x01 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12$\n\x08handlers\x18\x02 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x1f\n\x05slots\x18\x03 \x01(\x0b\x32\x10.tenure.v1.Slots\x12!\n\x06resume\x18\x04 \x01(\x0b\x32\x11.tenure.v1.Resume\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\"J\n\x06Resume\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x14\n\x0clease_tokens\x18\x03 \x03(\t\"\x89\x03\n\x06Opened\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x1f\n\x05slots\x18\x03 \x01(\x0b\x32\x10.tenure.v1.Slots\x12\x37\n\x14\x66irst_lease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0elease_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0e\x61\x63\x63\x65pt_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11payload_bytes_max\x18\x08 \x01(\x04\x12\x18\n\x10protocol_version\x18\t \x01(\t\x12\x16\n\x0eserver_version\x18\n \x01(\t\x12\x0f\n\x07resumed\x18\x0b \x01(\x08\"4\n\x06\x41ssign\x12*\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x15.tenure.v1.Assignment\"\x1e\n\x06\x41\x63\x63\x65pt\x12\x14\n\x0clease_tokens\x18\x01 \x03(\t\"0\n\x07Started\x12%\n\x05tasks\x18\x01 \x03(\x0b\x32\x16.tenure.v1.StartedTask\"d\n\x0bStartedTask\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12/\n\x0crun_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x06Report\x12\x11\n\treport_id\x18\x01 \x01(\x04\x12\"\n\x07results\x18\x02 \x03(\x0b\x32\x11.tenure.v1.Result\"q\n\tReportAck\x12\x11\n\treport_id\x18\x01 \x01(\x04\x12)\n\x08statuses\x18\x02 \x03(\x0e\x32\x17.tenure.v1.ReportStatus\x12&\n\x06\x65rrors\x18\x03 \x03(\x0b\x32\x16.tenure.v1.ReportError\"?\n\x0bReportError\x12\r\n\x05index\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"b\n\tHeartbeat\x12\x14\n\x0cheartbeat_id\x18\x01 \x01(\x04\x12\x14\n\x0clease_tokens\x18\x02 \x03(\t\x12)\n\x08progress\x18\x03 \x03(\x0b\x32\x17.tenure.v1.TaskProgress\"Y\n\x0cTaskProgress\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12#\n\x07\x64\x65tails\x18\x03 \x01(\x0b\x32\x12.tenure.v1.Payload\"c\n\x0cHeartbeatAck\x12\x14\n\x0cheartbeat_id\x18\x01 \x01(\x04\x12\x19\n\x11lost_lease_tokens\x18\x02 \x03(\t\x12\"\n\x07\x63\x61ncels\x18\x03 \x03(\x0b\x32\x11.tenure.v1.Cancel\"h\n\x0bRecordSteps\x12\x11\n\trecord_id\x18\x01 \x01(\x04\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\t\x12!\n\x05steps\x18\x04 \x03(\x0b\x32\x12.tenure.v1.NewStep\"g\n\x07StepAck\x12\x11\n\trecord_id\x18\x01 \x01(\x04\x12&\n\x07records\x18\x02 \x03(\x0b\x32\x15.tenure.v1.StepRecord\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"o\n\nStepRecord\x12\x1f\n\x04step\x18\x01 \x01(\x0b\x32\x0f.tenure.v1.StepH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\x10\n\x08\x65xisting\x18\x03 \x01(\x08\x42\t\n\x07outcome\">\n\x04Wait\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x11\n\tchild_ids\x18\x03 \x03(\t\"F\n\x08Resolved\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12*\n\x08\x63hildren\x18\x02 \x03(\x0b\x32\x18.tenure.v1.ResolvedChild\"\xa7\x01\n\rResolvedChild\x12\x10\n\x08\x63hild_id\x18\x01 \x01(\t\x12$\n\x06output\x18\x02 \x01(\x0b\x32\x12.tenure.v1.PayloadH\x00\x12%\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.tenure.v1.FailureH\x00\x12,\n\x08\x65nded_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07outcome\"\\\n\x06\x43\x61ncel\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x31\n\x0egrace_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\x08SetSlots\x12\x1f\n\x05slots\x18\x01 \x01(\x0b\x32\x10.tenure.v1.Slots\"\x17\n\x05Pause\x12\x0e\n\x06paused\x18\x01 \x01(\x08\"\x17\n\x05\x43lose\x12\x0e\n\x06reason\x18\x01 \x01(\t\"h\n\x05\x44rain\x12\x32\n\x0freconnect_after\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tenure.v1.work_stream_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPEN']._serialized_start=149
-  _globals['_OPEN']._serialized_end=330
-  _globals['_RESUME']._serialized_start=332
-  _globals['_RESUME']._serialized_end=406
-  _globals['_OPENED']._serialized_start=409
-  _globals['_OPENED']._serialized_end=802
-  _globals['_ASSIGN']._serialized_start=804
-  _globals['_ASSIGN']._serialized_end=856
-  _globals['_ACCEPT']._serialized_start=858
-  _globals['_ACCEPT']._serialized_end=888
-  _globals['_STARTED']._serialized_start=890
-  _globals['_STARTED']._serialized_end=938
-  _globals['_STARTEDTASK']._serialized_start=940
-  _globals['_STARTEDTASK']._serialized_end=1040
-  _globals['_REPORT']._serialized_start=1042
-  _globals['_REPORT']._serialized_end=1105
-  _globals['_REPORTACK']._serialized_start=1107
-  _globals['_REPORTACK']._serialized_end=1220
-  _globals['_REPORTERROR']._serialized_start=1222
-  _globals['_REPORTERROR']._serialized_end=1285
-  _globals['_HEARTBEAT']._serialized_start=1287
-  _globals['_HEARTBEAT']._serialized_end=1385
-  _globals['_TASKPROGRESS']._serialized_start=1387
-  _globals['_TASKPROGRESS']._serialized_end=1476
-  _globals['_HEARTBEATACK']._serialized_start=1478
-  _globals['_HEARTBEATACK']._serialized_end=1577
-  _globals['_CANCEL']._serialized_start=1579
-  _globals['_CANCEL']._serialized_end=1671
-  _globals['_SETSLOTS']._serialized_start=1673
-  _globals['_SETSLOTS']._serialized_end=1716
-  _globals['_PAUSE']._serialized_start=1718
-  _globals['_PAUSE']._serialized_end=1741
-  _globals['_CLOSE']._serialized_start=1743
-  _globals['_CLOSE']._serialized_end=1766
-  _globals['_DRAIN']._serialized_start=1768
-  _globals['_DRAIN']._serialized_end=1872
+  _globals['_OPEN']._serialized_start=203
+  _globals['_OPEN']._serialized_end=384
+  _globals['_RESUME']._serialized_start=386
+  _globals['_RESUME']._serialized_end=460
+  _globals['_OPENED']._serialized_start=463
+  _globals['_OPENED']._serialized_end=856
+  _globals['_ASSIGN']._serialized_start=858
+  _globals['_ASSIGN']._serialized_end=910
+  _globals['_ACCEPT']._serialized_start=912
+  _globals['_ACCEPT']._serialized_end=942
+  _globals['_STARTED']._serialized_start=944
+  _globals['_STARTED']._serialized_end=992
+  _globals['_STARTEDTASK']._serialized_start=994
+  _globals['_STARTEDTASK']._serialized_end=1094
+  _globals['_REPORT']._serialized_start=1096
+  _globals['_REPORT']._serialized_end=1159
+  _globals['_REPORTACK']._serialized_start=1161
+  _globals['_REPORTACK']._serialized_end=1274
+  _globals['_REPORTERROR']._serialized_start=1276
+  _globals['_REPORTERROR']._serialized_end=1339
+  _globals['_HEARTBEAT']._serialized_start=1341
+  _globals['_HEARTBEAT']._serialized_end=1439
+  _globals['_TASKPROGRESS']._serialized_start=1441
+  _globals['_TASKPROGRESS']._serialized_end=1530
+  _globals['_HEARTBEATACK']._serialized_start=1532
+  _globals['_HEARTBEATACK']._serialized_end=1631
+  _globals['_RECORDSTEPS']._serialized_start=1633
+  _globals['_RECORDSTEPS']._serialized_end=1737
+  _globals['_STEPACK']._serialized_start=1739
+  _globals['_STEPACK']._serialized_end=1842
+  _globals['_STEPRECORD']._serialized_start=1844
+  _globals['_STEPRECORD']._serialized_end=1955
+  _globals['_WAIT']._serialized_start=1957
+  _globals['_WAIT']._serialized_end=2019
+  _globals['_RESOLVED']._serialized_start=2021
+  _globals['_RESOLVED']._serialized_end=2091
+  _globals['_RESOLVEDCHILD']._serialized_start=2094
+  _globals['_RESOLVEDCHILD']._serialized_end=2261
+  _globals['_CANCEL']._serialized_start=2263
+  _globals['_CANCEL']._serialized_end=2355
+  _globals['_SETSLOTS']._serialized_start=2357
+  _globals['_SETSLOTS']._serialized_end=2400
+  _globals['_PAUSE']._serialized_start=2402
+  _globals['_PAUSE']._serialized_end=2425
+  _globals['_CLOSE']._serialized_start=2427
+  _globals['_CLOSE']._serialized_end=2450
+  _globals['_DRAIN']._serialized_start=2452
+  _globals['_DRAIN']._serialized_end=2556
 # @@protoc_insertion_point(module_scope)

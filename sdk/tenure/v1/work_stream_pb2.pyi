@@ -14,6 +14,8 @@ A worker opens one stream, says what it can run and how much at a time, and is h
                                     <-  ReportAck
     Heartbeat                       ->
                                     <-  HeartbeatAck
+    RecordSteps, Wait               ->
+                                    <-  StepAck, Resolved
     SetSlots, Pause                 ->
                                     <-  Cancel, Drain
     Close                           ->
@@ -33,9 +35,11 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.rpc import status_pb2 as _status_pb2
 from tenure.v1 import payload_pb2 as _payload_pb2
+from tenure.v1 import run_pb2 as _run_pb2
 from tenure.v1 import worker_pb2 as _worker_pb2
 import builtins as _builtins
 import sys
@@ -503,6 +507,222 @@ class HeartbeatAck(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatAck: _TypeAlias = HeartbeatAck  # noqa: Y015
+
+@_typing.final
+class RecordSteps(_message.Message):
+    """RecordSteps records steps of one activation, in one transaction, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    record_id: _builtins.int
+    """Number that StepAck repeats. Chosen by the worker, unique on the stream."""
+    run_id: _builtins.str
+    """Opaque id of the run."""
+    lease_token: _builtins.str
+    """Token of its assignment."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.NewStep]:
+        """Steps, 1 to 1,000. At most 16 MiB together."""
+
+    def __init__(
+        self,
+        *,
+        record_id: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        lease_token: _builtins.str = ...,
+        steps: _abc.Iterable[_run_pb2.NewStep] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_token", b"lease_token", "record_id", b"record_id", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordSteps: _TypeAlias = RecordSteps  # noqa: Y015
+
+@_typing.final
+class StepAck(_message.Message):
+    """StepAck answers one RecordSteps once its steps are committed or refused. A worker that lost its
+    stream before sends RecordSteps again: what was recorded answers as it stands.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_ID_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    record_id: _builtins.int
+    """Number of the RecordSteps."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepRecord]:
+        """What became of each step, in order. Empty if `error` is set."""
+
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """Why nothing was recorded: LEASE_LOST (the activation is over and the worker MUST drop it),
+        OVERLOADED, DATABASE_UNAVAILABLE and the like.
+        """
+
+    def __init__(
+        self,
+        *,
+        record_id: _builtins.int = ...,
+        records: _abc.Iterable[Global___StepRecord] | None = ...,
+        error: _status_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "record_id", b"record_id", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepAck: _TypeAlias = StepAck  # noqa: Y015
+
+@_typing.final
+class StepRecord(_message.Message):
+    """StepRecord is the answer to one step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    existing: _builtins.bool
+    """True if the step stood under its id before."""
+    @_builtins.property
+    def step(self) -> _run_pb2.Step:
+        """As it stands: the one that was sent, or one that was recorded before under its id."""
+
+    @_builtins.property
+    def error(self) -> _status_pb2.Status:
+        """FIELD_INVALID, PAYLOAD_TOO_LARGE, KEY_TAKEN; HISTORY_MISMATCH if another name or kind stands
+        under the id.
+        """
+
+    def __init__(
+        self,
+        *,
+        step: _run_pb2.Step | None = ...,
+        error: _status_pb2.Status | None = ...,
+        existing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "existing", b"existing", "outcome", b"outcome", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["step", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___StepRecord: _TypeAlias = StepRecord  # noqa: Y015
+
+@_typing.final
+class Wait(_message.Message):
+    """Wait asks to be told when tasks and runs that an activation started are over. It holds for the
+    stream; a worker sends it again on the next one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    CHILD_IDS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Opaque id of the run that waits."""
+    lease_token: _builtins.str
+    """Token of its assignment."""
+    @_builtins.property
+    def child_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Opaque ids of what it waits for, 1 to 10,000. A further Wait of the run adds to them."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        lease_token: _builtins.str = ...,
+        child_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_ids", b"child_ids", "lease_token", b"lease_token", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Wait: _TypeAlias = Wait  # noqa: Y015
+
+@_typing.final
+class Resolved(_message.Message):
+    """Resolved tells how things were over that a run waits for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CHILDREN_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Opaque id of the run that waits."""
+    @_builtins.property
+    def children(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolvedChild]:
+        """Those that are over."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        children: _abc.Iterable[Global___ResolvedChild] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["children", b"children", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resolved: _TypeAlias = Resolved  # noqa: Y015
+
+@_typing.final
+class ResolvedChild(_message.Message):
+    """ResolvedChild is how one task or run was over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHILD_ID_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    child_id: _builtins.str
+    """Opaque id of the task or the run."""
+    @_builtins.property
+    def output(self) -> _payload_pb2.Payload:
+        """It succeeded."""
+
+    @_builtins.property
+    def failure(self) -> _payload_pb2.Failure:
+        """It did not."""
+
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was over, by the database's clock."""
+
+    def __init__(
+        self,
+        *,
+        child_id: _builtins.str = ...,
+        output: _payload_pb2.Payload | None = ...,
+        failure: _payload_pb2.Failure | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "failure", b"failure", "outcome", b"outcome", "output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_id", b"child_id", "ended_at", b"ended_at", "failure", b"failure", "outcome", b"outcome", "output", b"output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["output", "failure"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ResolvedChild: _TypeAlias = ResolvedChild  # noqa: Y015
 
 @_typing.final
 class Cancel(_message.Message):

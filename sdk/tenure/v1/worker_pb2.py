@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from tenure.v1 import payload_pb2 as tenure_dot_v1_dot_payload__pb2
 from tenure.v1 import policy_pb2 as tenure_dot_v1_dot_policy__pb2
+from tenure.v1 import run_pb2 as tenure_dot_v1_dot_run__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tenure/v1/worker.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17tenure/v1/payload.proto\x1a\x16tenure/v1/policy.proto\"U\n\x0eWorkerIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03sdk\x18\x02 \x01(\t\x12\x13\n\x0bsdk_version\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\"M\n\x07Handler\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12%\n\x06policy\x18\x03 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\"\x8c\x01\n\x05Slots\x12\r\n\x05total\x18\x01 \x01(\r\x12/\n\x08\x62y_queue\x18\x02 \x03(\x0b\x32\x1d.tenure.v1.Slots.ByQueueEntry\x12\x13\n\x0b\x61\x63tivations\x18\x03 \x01(\r\x1a.\n\x0c\x42yQueueEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x98\x02\n\nAssignment\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x10\n\x08\x64\x65livery\x18\x06 \x01(\r\x12!\n\x05input\x18\x07 \x01(\x0b\x32\x12.tenure.v1.Payload\x12\x31\n\x0estart_to_close\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x14\n\x0cmax_attempts\x18\n \x01(\r\x12#\n\x07\x64\x65tails\x18\x0b \x01(\x0b\x32\x12.tenure.v1.Payload\"/\n\tCompleted\x12\"\n\x06output\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Payload\"-\n\x06\x46\x61iled\x12#\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Failure\"\n\n\x08Released\"\\\n\x0bRescheduled\x12(\n\x05\x64\x65lay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x12.tenure.v1.Payload\"7\n\x10\x43\x61ncelledOutcome\x12#\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Failure\"\xc4\x02\n\x06Result\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12/\n\x0crun_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\tcompleted\x18\x04 \x01(\x0b\x32\x14.tenure.v1.CompletedH\x00\x12#\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x11.tenure.v1.FailedH\x00\x12\'\n\x08released\x18\x06 \x01(\x0b\x32\x13.tenure.v1.ReleasedH\x00\x12-\n\x0brescheduled\x18\x07 \x01(\x0b\x32\x16.tenure.v1.RescheduledH\x00\x12\x30\n\tcancelled\x18\x08 \x01(\x0b\x32\x1b.tenure.v1.CancelledOutcomeH\x00\x42\t\n\x07outcome*\xa6\x01\n\x0cReportStatus\x12\x1d\n\x19REPORT_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPORT_STATUS_RECORDED\x10\x01\x12\"\n\x1eREPORT_STATUS_ALREADY_RECORDED\x10\x02\x12\x1c\n\x18REPORT_STATUS_LEASE_LOST\x10\x03\x12\x19\n\x15REPORT_STATUS_REFUSED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16tenure/v1/worker.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17tenure/v1/payload.proto\x1a\x16tenure/v1/policy.proto\x1a\x13tenure/v1/run.proto\"U\n\x0eWorkerIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03sdk\x18\x02 \x01(\t\x12\x13\n\x0bsdk_version\x18\x03 \x01(\t\x12\x13\n\x0b\x61pp_version\x18\x04 \x01(\t\"\xb1\x01\n\x07Handler\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12%\n\x06policy\x18\x03 \x01(\x0b\x32\x15.tenure.v1.TaskPolicy\x12$\n\x04kind\x18\x04 \x01(\x0e\x32\x16.tenure.v1.HandlerKind\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x1b\n\x13\x63ompatible_versions\x18\x06 \x03(\t\x12\x0e\n\x06pinned\x18\x07 \x01(\x08\"\x8c\x01\n\x05Slots\x12\r\n\x05total\x18\x01 \x01(\r\x12/\n\x08\x62y_queue\x18\x02 \x03(\x0b\x32\x1d.tenure.v1.Slots.ByQueueEntry\x12\x13\n\x0b\x61\x63tivations\x18\x03 \x01(\r\x1a.\n\x0c\x42yQueueEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xb0\x02\n\nActivation\x12\x1e\n\x05steps\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x16\n\x0erecovery_count\x18\x05 \x01(\r\x12.\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rparent_run_id\x18\x07 \x01(\t\x12\x39\n\nattributes\x18\x08 \x03(\x0b\x32%.tenure.v1.Activation.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc3\x02\n\nAssignment\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x10\n\x08\x64\x65livery\x18\x06 \x01(\r\x12!\n\x05input\x18\x07 \x01(\x0b\x32\x12.tenure.v1.Payload\x12\x31\n\x0estart_to_close\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x14\n\x0cmax_attempts\x18\n \x01(\r\x12#\n\x07\x64\x65tails\x18\x0b \x01(\x0b\x32\x12.tenure.v1.Payload\x12)\n\nactivation\x18\x0c \x01(\x0b\x32\x15.tenure.v1.Activation\"/\n\tCompleted\x12\"\n\x06output\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Payload\"-\n\x06\x46\x61iled\x12#\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Failure\"\n\n\x08Released\"\\\n\x0bRescheduled\x12(\n\x05\x64\x65lay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x07\x64\x65tails\x18\x02 \x01(\x0b\x32\x12.tenure.v1.Payload\"7\n\x10\x43\x61ncelledOutcome\x12#\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Failure\"2\n\x07WaitSet\x12\x11\n\tchild_ids\x18\x01 \x03(\t\x12\x14\n\x0cneeded_count\x18\x02 \x01(\r\"]\n\tSuspended\x12!\n\x05waits\x18\x01 \x03(\x0b\x32\x12.tenure.v1.WaitSet\x12-\n\nwake_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x07\x42locked\x12#\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x12.tenure.v1.Failure\"\x96\x03\n\x06Result\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12/\n\x0crun_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\tcompleted\x18\x04 \x01(\x0b\x32\x14.tenure.v1.CompletedH\x00\x12#\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x11.tenure.v1.FailedH\x00\x12\'\n\x08released\x18\x06 \x01(\x0b\x32\x13.tenure.v1.ReleasedH\x00\x12-\n\x0brescheduled\x18\x07 \x01(\x0b\x32\x16.tenure.v1.RescheduledH\x00\x12\x30\n\tcancelled\x18\x08 \x01(\x0b\x32\x1b.tenure.v1.CancelledOutcomeH\x00\x12)\n\tsuspended\x18\t \x01(\x0b\x32\x14.tenure.v1.SuspendedH\x00\x12%\n\x07\x62locked\x18\n \x01(\x0b\x32\x12.tenure.v1.BlockedH\x00\x42\t\n\x07outcome*]\n\x0bHandlerKind\x12\x1c\n\x18HANDLER_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11HANDLER_KIND_TASK\x10\x01\x12\x19\n\x15HANDLER_KIND_WORKFLOW\x10\x02*\xa6\x01\n\x0cReportStatus\x12\x1d\n\x19REPORT_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPORT_STATUS_RECORDED\x10\x01\x12\"\n\x1eREPORT_STATUS_ALREADY_RECORDED\x10\x02\x12\x1c\n\x18REPORT_STATUS_LEASE_LOST\x10\x03\x12\x19\n\x15REPORT_STATUS_REFUSED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,28 +38,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SLOTS_BYQUEUEENTRY']._loaded_options = None
   _globals['_SLOTS_BYQUEUEENTRY']._serialized_options = b'8\001'
-  _globals['_REPORTSTATUS']._serialized_start=1297
-  _globals['_REPORTSTATUS']._serialized_end=1463
-  _globals['_WORKERIDENTITY']._serialized_start=118
-  _globals['_WORKERIDENTITY']._serialized_end=203
-  _globals['_HANDLER']._serialized_start=205
-  _globals['_HANDLER']._serialized_end=282
-  _globals['_SLOTS']._serialized_start=285
-  _globals['_SLOTS']._serialized_end=425
-  _globals['_SLOTS_BYQUEUEENTRY']._serialized_start=379
-  _globals['_SLOTS_BYQUEUEENTRY']._serialized_end=425
-  _globals['_ASSIGNMENT']._serialized_start=428
-  _globals['_ASSIGNMENT']._serialized_end=708
-  _globals['_COMPLETED']._serialized_start=710
-  _globals['_COMPLETED']._serialized_end=757
-  _globals['_FAILED']._serialized_start=759
-  _globals['_FAILED']._serialized_end=804
-  _globals['_RELEASED']._serialized_start=806
-  _globals['_RELEASED']._serialized_end=816
-  _globals['_RESCHEDULED']._serialized_start=818
-  _globals['_RESCHEDULED']._serialized_end=910
-  _globals['_CANCELLEDOUTCOME']._serialized_start=912
-  _globals['_CANCELLEDOUTCOME']._serialized_end=967
-  _globals['_RESULT']._serialized_start=970
-  _globals['_RESULT']._serialized_end=1294
+  _globals['_ACTIVATION_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_ACTIVATION_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_HANDLERKIND']._serialized_start=2078
+  _globals['_HANDLERKIND']._serialized_end=2171
+  _globals['_REPORTSTATUS']._serialized_start=2174
+  _globals['_REPORTSTATUS']._serialized_end=2340
+  _globals['_WORKERIDENTITY']._serialized_start=172
+  _globals['_WORKERIDENTITY']._serialized_end=257
+  _globals['_HANDLER']._serialized_start=260
+  _globals['_HANDLER']._serialized_end=437
+  _globals['_SLOTS']._serialized_start=440
+  _globals['_SLOTS']._serialized_end=580
+  _globals['_SLOTS_BYQUEUEENTRY']._serialized_start=534
+  _globals['_SLOTS_BYQUEUEENTRY']._serialized_end=580
+  _globals['_ACTIVATION']._serialized_start=583
+  _globals['_ACTIVATION']._serialized_end=887
+  _globals['_ACTIVATION_ATTRIBUTESENTRY']._serialized_start=838
+  _globals['_ACTIVATION_ATTRIBUTESENTRY']._serialized_end=887
+  _globals['_ASSIGNMENT']._serialized_start=890
+  _globals['_ASSIGNMENT']._serialized_end=1213
+  _globals['_COMPLETED']._serialized_start=1215
+  _globals['_COMPLETED']._serialized_end=1262
+  _globals['_FAILED']._serialized_start=1264
+  _globals['_FAILED']._serialized_end=1309
+  _globals['_RELEASED']._serialized_start=1311
+  _globals['_RELEASED']._serialized_end=1321
+  _globals['_RESCHEDULED']._serialized_start=1323
+  _globals['_RESCHEDULED']._serialized_end=1415
+  _globals['_CANCELLEDOUTCOME']._serialized_start=1417
+  _globals['_CANCELLEDOUTCOME']._serialized_end=1472
+  _globals['_WAITSET']._serialized_start=1474
+  _globals['_WAITSET']._serialized_end=1524
+  _globals['_SUSPENDED']._serialized_start=1526
+  _globals['_SUSPENDED']._serialized_end=1619
+  _globals['_BLOCKED']._serialized_start=1621
+  _globals['_BLOCKED']._serialized_end=1667
+  _globals['_RESULT']._serialized_start=1670
+  _globals['_RESULT']._serialized_end=2076
 # @@protoc_insertion_point(module_scope)

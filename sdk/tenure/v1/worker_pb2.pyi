@@ -7,10 +7,12 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from tenure.v1 import payload_pb2 as _payload_pb2
 from tenure.v1 import policy_pb2 as _policy_pb2
+from tenure.v1 import run_pb2 as _run_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -21,6 +23,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _HandlerKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HandlerKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HandlerKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANDLER_KIND_UNSPECIFIED: _HandlerKind.ValueType  # 0
+    """The same as TASK."""
+    HANDLER_KIND_TASK: _HandlerKind.ValueType  # 1
+    """Tasks."""
+    HANDLER_KIND_WORKFLOW: _HandlerKind.ValueType  # 2
+    """Activations of runs."""
+
+class HandlerKind(_HandlerKind, metaclass=_HandlerKindEnumTypeWrapper):
+    """HandlerKind says what a handler runs."""
+
+HANDLER_KIND_UNSPECIFIED: HandlerKind.ValueType  # 0
+"""The same as TASK."""
+HANDLER_KIND_TASK: HandlerKind.ValueType  # 1
+"""Tasks."""
+HANDLER_KIND_WORKFLOW: HandlerKind.ValueType  # 2
+"""Activations of runs."""
+Global___HandlerKind: _TypeAlias = HandlerKind  # noqa: Y015
 
 class _ReportStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -96,24 +122,40 @@ Global___WorkerIdentity: _TypeAlias = WorkerIdentity  # noqa: Y015
 
 @_typing.final
 class Handler(_message.Message):
-    """Handler is one task name on one queue that a worker can run."""
+    """Handler is one task name, or one workflow name, on one queue that a worker can run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    COMPATIBLE_VERSIONS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the task, 1 to 200 bytes, not blank and without control, format and separator
     characters (Cc, Cf, Zl, Zp).
     """
     queue: _builtins.str
     """Name of the queue, of the same letters. Empty: `default`."""
+    kind: Global___HandlerKind.ValueType
+    """What it runs."""
+    version: _builtins.str
+    """Version of a workflow's code, 1 to 100 bytes, not `*`; MUST be set for WORKFLOW. A run that has
+    begun is only given to workers of its version, while there are some.
+    """
+    pinned: _builtins.bool
+    """True: runs that began with this version are never given to another one."""
     @_builtins.property
     def policy(self) -> _policy_pb2.TaskPolicy:
         """Policy that the code declares for the task. It is registered with the worker and holds for
         tasks that say nothing else. Unset: the code declares none.
         """
+
+    @_builtins.property
+    def compatible_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Versions whose runs this code goes on with, too. At most 100."""
 
     def __init__(
         self,
@@ -121,10 +163,14 @@ class Handler(_message.Message):
         name: _builtins.str = ...,
         queue: _builtins.str = ...,
         policy: _policy_pb2.TaskPolicy | None = ...,
+        kind: Global___HandlerKind.ValueType = ...,
+        version: _builtins.str = ...,
+        compatible_versions: _abc.Iterable[_builtins.str] | None = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "policy", b"policy", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compatible_versions", b"compatible_versions", "kind", b"kind", "name", b"name", "pinned", b"pinned", "policy", b"policy", "queue", b"queue", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -185,8 +231,86 @@ class Slots(_message.Message):
 Global___Slots: _TypeAlias = Slots  # noqa: Y015
 
 @_typing.final
+class Activation(_message.Message):
+    """Activation is what an assignment of a run carries beside the input. The worker runs the function
+    from its start: a recorded step answers from the record, a new one is done and recorded.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    RECOVERY_COUNT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page for ListSteps. Empty: these are all."""
+    version: _builtins.str
+    """Version the run began with. Empty: no worker has had it before."""
+    key: _builtins.str
+    """Idempotency key it was started with. Empty: none."""
+    recovery_count: _builtins.int
+    """Activations in a row that lost their workers."""
+    parent_run_id: _builtins.str
+    """Run that started it. Empty: none."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.Step]:
+        """Steps that are recorded, in the order of recording, as many as fit. ListSteps gives the others."""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When the run was started, by the database's clock."""
+
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What people search it by."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_run_pb2.Step] | None = ...,
+        next_page_token: _builtins.str = ...,
+        version: _builtins.str = ...,
+        key: _builtins.str = ...,
+        recovery_count: _builtins.int = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        parent_run_id: _builtins.str = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "created_at", b"created_at", "key", b"key", "next_page_token", b"next_page_token", "parent_run_id", b"parent_run_id", "recovery_count", b"recovery_count", "steps", b"steps", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Activation: _TypeAlias = Activation  # noqa: Y015
+
+@_typing.final
 class Assignment(_message.Message):
-    """Assignment is one task, handed to this worker."""
+    """Assignment is one task, or one activation of a run, handed to this worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -201,8 +325,9 @@ class Assignment(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    ACTIVATION_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
-    """Opaque id of the task."""
+    """Opaque id of the task, or of the run."""
     lease_token: _builtins.str
     """Opaque right to work on it. Several assignments may carry the same token. It MUST be sent
     with every message about the task.
@@ -231,6 +356,10 @@ class Assignment(_message.Message):
     def details(self) -> _payload_pb2.Payload:
         """Details of the latest reschedule or heartbeat of an earlier delivery. Unset: none."""
 
+    @_builtins.property
+    def activation(self) -> Global___Activation:
+        """Set if this is an activation of a run."""
+
     def __init__(
         self,
         *,
@@ -245,10 +374,11 @@ class Assignment(_message.Message):
         traceparent: _builtins.str = ...,
         max_attempts: _builtins.int = ...,
         details: _payload_pb2.Payload | None = ...,
+        activation: Global___Activation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "input", b"input", "start_to_close", b"start_to_close"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "details", b"details", "input", b"input", "start_to_close", b"start_to_close"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "delivery", b"delivery", "details", b"details", "input", b"input", "lease_token", b"lease_token", "max_attempts", b"max_attempts", "name", b"name", "queue", b"queue", "start_to_close", b"start_to_close", "task_id", b"task_id", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "attempt", b"attempt", "delivery", b"delivery", "details", b"details", "input", b"input", "lease_token", b"lease_token", "max_attempts", b"max_attempts", "name", b"name", "queue", b"queue", "start_to_close", b"start_to_close", "task_id", b"task_id", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -379,6 +509,93 @@ class CancelledOutcome(_message.Message):
 Global___CancelledOutcome: _TypeAlias = CancelledOutcome  # noqa: Y015
 
 @_typing.final
+class WaitSet(_message.Message):
+    """WaitSet is a number of tasks and runs of which some are to be over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHILD_IDS_FIELD_NUMBER: _builtins.int
+    NEEDED_COUNT_FIELD_NUMBER: _builtins.int
+    needed_count: _builtins.int
+    """How many of them are to be over: 1 for any, their number for all. 1 at least."""
+    @_builtins.property
+    def child_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Opaque ids: tasks that the run enqueued, runs that it started. At most 100,000."""
+
+    def __init__(
+        self,
+        *,
+        child_ids: _abc.Iterable[_builtins.str] | None = ...,
+        needed_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_ids", b"child_ids", "needed_count", b"needed_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitSet: _TypeAlias = WaitSet  # noqa: Y015
+
+@_typing.final
+class Suspended(_message.Message):
+    """Suspended is the outcome of an activation that ended because its run waits. The run goes on when
+    one of the sets is complete, or the time is over, or it is cancelled. A set that is complete
+    already lets it go on at once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITS_FIELD_NUMBER: _builtins.int
+    WAKE_AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitSet]:
+        """What is waited for. Empty: only for the time."""
+
+    @_builtins.property
+    def wake_after(self) -> _duration_pb2.Duration:
+        """Time until it goes on in any case, 0 to 3,650 days. Unset: none."""
+
+    def __init__(
+        self,
+        *,
+        waits: _abc.Iterable[Global___WaitSet] | None = ...,
+        wake_after: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wake_after", b"wake_after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["waits", b"waits", "wake_after", b"wake_after"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Suspended: _TypeAlias = Suspended  # noqa: Y015
+
+@_typing.final
+class Blocked(_message.Message):
+    """Blocked is the outcome of an activation that cannot go on with this code. The run is BLOCKED until
+    somebody resumes it; nothing is spent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILURE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def failure(self) -> _payload_pb2.Failure:
+        """Why. MUST be set."""
+
+    def __init__(
+        self,
+        *,
+        failure: _payload_pb2.Failure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Blocked: _TypeAlias = Blocked  # noqa: Y015
+
+@_typing.final
 class Result(_message.Message):
     """Result is the report on one assignment."""
 
@@ -392,6 +609,8 @@ class Result(_message.Message):
     RELEASED_FIELD_NUMBER: _builtins.int
     RESCHEDULED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Opaque id of the task."""
     lease_token: _builtins.str
@@ -420,6 +639,14 @@ class Result(_message.Message):
     def cancelled(self) -> Global___CancelledOutcome:
         """The handler ended on a cancellation."""
 
+    @_builtins.property
+    def suspended(self) -> Global___Suspended:
+        """The run waits (activations only)."""
+
+    @_builtins.property
+    def blocked(self) -> Global___Blocked:
+        """The run cannot go on with this code (activations only)."""
+
     def __init__(
         self,
         *,
@@ -431,12 +658,14 @@ class Result(_message.Message):
         released: Global___Released | None = ...,
         rescheduled: Global___Rescheduled | None = ...,
         cancelled: Global___CancelledOutcome | None = ...,
+        suspended: Global___Suspended | None = ...,
+        blocked: Global___Blocked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "failed", b"failed", "outcome", b"outcome", "released", b"released", "rescheduled", b"rescheduled", "run_duration", b"run_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "completed", b"completed", "failed", b"failed", "outcome", b"outcome", "released", b"released", "rescheduled", b"rescheduled", "run_duration", b"run_duration", "suspended", b"suspended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "completed", b"completed", "failed", b"failed", "lease_token", b"lease_token", "outcome", b"outcome", "released", b"released", "rescheduled", b"rescheduled", "run_duration", b"run_duration", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "cancelled", b"cancelled", "completed", b"completed", "failed", b"failed", "lease_token", b"lease_token", "outcome", b"outcome", "released", b"released", "rescheduled", b"rescheduled", "run_duration", b"run_duration", "suspended", b"suspended", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["completed", "failed", "released", "rescheduled", "cancelled"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["completed", "failed", "released", "rescheduled", "cancelled", "suspended", "blocked"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 

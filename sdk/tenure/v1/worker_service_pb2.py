@@ -24,35 +24,44 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from tenure.v1 import run_pb2 as tenure_dot_v1_dot_run__pb2
 from tenure.v1 import work_stream_pb2 as tenure_dot_v1_dot_work__stream__pb2
 from tenure.v1 import worker_pb2 as tenure_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etenure/v1/worker_service.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1btenure/v1/work_stream.proto\x1a\x16tenure/v1/worker.proto\"\xc5\x02\n\x0bWorkRequest\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x0f.tenure.v1.OpenH\x00\x12#\n\x06\x61\x63\x63\x65pt\x18\x02 \x01(\x0b\x32\x11.tenure.v1.AcceptH\x00\x12%\n\x07started\x18\x03 \x01(\x0b\x32\x12.tenure.v1.StartedH\x00\x12#\n\x06report\x18\x04 \x01(\x0b\x32\x11.tenure.v1.ReportH\x00\x12)\n\theartbeat\x18\x05 \x01(\x0b\x32\x14.tenure.v1.HeartbeatH\x00\x12(\n\tset_slots\x18\x06 \x01(\x0b\x32\x13.tenure.v1.SetSlotsH\x00\x12!\n\x05pause\x18\x07 \x01(\x0b\x32\x10.tenure.v1.PauseH\x00\x12!\n\x05\x63lose\x18\x08 \x01(\x0b\x32\x10.tenure.v1.CloseH\x00\x42\t\n\x07message\"\x89\x02\n\x0cWorkResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x11.tenure.v1.OpenedH\x00\x12#\n\x06\x61ssign\x18\x02 \x01(\x0b\x32\x11.tenure.v1.AssignH\x00\x12*\n\nreport_ack\x18\x03 \x01(\x0b\x32\x14.tenure.v1.ReportAckH\x00\x12\x30\n\rheartbeat_ack\x18\x04 \x01(\x0b\x32\x17.tenure.v1.HeartbeatAckH\x00\x12#\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x11.tenure.v1.CancelH\x00\x12!\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x10.tenure.v1.DrainH\x00\x42\t\n\x07message\"\xc2\x01\n\x11LeaseTasksRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x06worker\x18\x02 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12$\n\x08handlers\x18\x03 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x16\n\x0etask_count_max\x18\x04 \x01(\r\x12\x30\n\rwait_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"s\n\x12LeaseTasksResponse\x12*\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x15.tenure.v1.Assignment\x12\x31\n\x0elease_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"~\n\x12RenewLeasesRequest\x12\x14\n\x0clease_tokens\x18\x01 \x03(\t\x12)\n\x08progress\x18\x02 \x03(\x0b\x32\x17.tenure.v1.TaskProgress\x12\'\n\x07started\x18\x03 \x03(\x0b\x32\x16.tenure.v1.StartedTask\"\x87\x01\n\x13RenewLeasesResponse\x12\x19\n\x11lost_lease_tokens\x18\x01 \x03(\t\x12\"\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x11.tenure.v1.Cancel\x12\x31\n\x0elease_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"8\n\x12ReportTasksRequest\x12\"\n\x07results\x18\x01 \x03(\x0b\x32\x11.tenure.v1.Result\"D\n\x13ReportTasksResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.tenure.v1.ReportTasksResult\"_\n\x11ReportTasksResult\x12\'\n\x06status\x18\x01 \x01(\x0e\x32\x17.tenure.v1.ReportStatus\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status2\xb3\x02\n\rWorkerService\x12;\n\x04Work\x12\x16.tenure.v1.WorkRequest\x1a\x17.tenure.v1.WorkResponse(\x01\x30\x01\x12I\n\nLeaseTasks\x12\x1c.tenure.v1.LeaseTasksRequest\x1a\x1d.tenure.v1.LeaseTasksResponse\x12L\n\x0bRenewLeases\x12\x1d.tenure.v1.RenewLeasesRequest\x1a\x1e.tenure.v1.RenewLeasesResponse\x12L\n\x0bReportTasks\x12\x1d.tenure.v1.ReportTasksRequest\x1a\x1e.tenure.v1.ReportTasksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1etenure/v1/worker_service.proto\x12\ttenure.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x13tenure/v1/run.proto\x1a\x1btenure/v1/work_stream.proto\x1a\x16tenure/v1/worker.proto\"\x96\x03\n\x0bWorkRequest\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x0f.tenure.v1.OpenH\x00\x12#\n\x06\x61\x63\x63\x65pt\x18\x02 \x01(\x0b\x32\x11.tenure.v1.AcceptH\x00\x12%\n\x07started\x18\x03 \x01(\x0b\x32\x12.tenure.v1.StartedH\x00\x12#\n\x06report\x18\x04 \x01(\x0b\x32\x11.tenure.v1.ReportH\x00\x12)\n\theartbeat\x18\x05 \x01(\x0b\x32\x14.tenure.v1.HeartbeatH\x00\x12(\n\tset_slots\x18\x06 \x01(\x0b\x32\x13.tenure.v1.SetSlotsH\x00\x12!\n\x05pause\x18\x07 \x01(\x0b\x32\x10.tenure.v1.PauseH\x00\x12!\n\x05\x63lose\x18\x08 \x01(\x0b\x32\x10.tenure.v1.CloseH\x00\x12.\n\x0crecord_steps\x18\t \x01(\x0b\x32\x16.tenure.v1.RecordStepsH\x00\x12\x1f\n\x04wait\x18\n \x01(\x0b\x32\x0f.tenure.v1.WaitH\x00\x42\t\n\x07message\"\xda\x02\n\x0cWorkResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x11.tenure.v1.OpenedH\x00\x12#\n\x06\x61ssign\x18\x02 \x01(\x0b\x32\x11.tenure.v1.AssignH\x00\x12*\n\nreport_ack\x18\x03 \x01(\x0b\x32\x14.tenure.v1.ReportAckH\x00\x12\x30\n\rheartbeat_ack\x18\x04 \x01(\x0b\x32\x17.tenure.v1.HeartbeatAckH\x00\x12#\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x11.tenure.v1.CancelH\x00\x12!\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x10.tenure.v1.DrainH\x00\x12&\n\x08step_ack\x18\x07 \x01(\x0b\x32\x12.tenure.v1.StepAckH\x00\x12\'\n\x08resolved\x18\x08 \x01(\x0b\x32\x13.tenure.v1.ResolvedH\x00\x42\t\n\x07message\"\xc2\x01\n\x11LeaseTasksRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x06worker\x18\x02 \x01(\x0b\x32\x19.tenure.v1.WorkerIdentity\x12$\n\x08handlers\x18\x03 \x03(\x0b\x32\x12.tenure.v1.Handler\x12\x16\n\x0etask_count_max\x18\x04 \x01(\r\x12\x30\n\rwait_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"s\n\x12LeaseTasksResponse\x12*\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x15.tenure.v1.Assignment\x12\x31\n\x0elease_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"~\n\x12RenewLeasesRequest\x12\x14\n\x0clease_tokens\x18\x01 \x03(\t\x12)\n\x08progress\x18\x02 \x03(\x0b\x32\x17.tenure.v1.TaskProgress\x12\'\n\x07started\x18\x03 \x03(\x0b\x32\x16.tenure.v1.StartedTask\"\x87\x01\n\x13RenewLeasesResponse\x12\x19\n\x11lost_lease_tokens\x18\x01 \x03(\t\x12\"\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x11.tenure.v1.Cancel\x12\x31\n\x0elease_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"8\n\x12ReportTasksRequest\x12\"\n\x07results\x18\x01 \x03(\x0b\x32\x11.tenure.v1.Result\"D\n\x13ReportTasksResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.tenure.v1.ReportTasksResult\"_\n\x11ReportTasksResult\x12\'\n\x06status\x18\x01 \x01(\x0e\x32\x17.tenure.v1.ReportStatus\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"\\\n\x12RecordStepsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12!\n\x05steps\x18\x03 \x03(\x0b\x32\x12.tenure.v1.NewStep\"=\n\x13RecordStepsResponse\x12&\n\x07records\x18\x01 \x03(\x0b\x32\x15.tenure.v1.StepRecord\"K\n\x10ListStepsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0blease_token\x18\x02 \x01(\t\x12\x12\n\npage_token\x18\x03 \x01(\t\"L\n\x11ListStepsResponse\x12\x1e\n\x05steps\x18\x01 \x03(\x0b\x32\x0f.tenure.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xc9\x03\n\rWorkerService\x12;\n\x04Work\x12\x16.tenure.v1.WorkRequest\x1a\x17.tenure.v1.WorkResponse(\x01\x30\x01\x12I\n\nLeaseTasks\x12\x1c.tenure.v1.LeaseTasksRequest\x1a\x1d.tenure.v1.LeaseTasksResponse\x12L\n\x0bRenewLeases\x12\x1d.tenure.v1.RenewLeasesRequest\x1a\x1e.tenure.v1.RenewLeasesResponse\x12L\n\x0bReportTasks\x12\x1d.tenure.v1.ReportTasksRequest\x1a\x1e.tenure.v1.ReportTasksResponse\x12L\n\x0bRecordSteps\x12\x1d.tenure.v1.RecordStepsRequest\x1a\x1e.tenure.v1.RecordStepsResponse\x12\x46\n\tListSteps\x12\x1b.tenure.v1.ListStepsRequest\x1a\x1c.tenure.v1.ListStepsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tenure.v1.worker_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKREQUEST']._serialized_start=156
-  _globals['_WORKREQUEST']._serialized_end=481
-  _globals['_WORKRESPONSE']._serialized_start=484
-  _globals['_WORKRESPONSE']._serialized_end=749
-  _globals['_LEASETASKSREQUEST']._serialized_start=752
-  _globals['_LEASETASKSREQUEST']._serialized_end=946
-  _globals['_LEASETASKSRESPONSE']._serialized_start=948
-  _globals['_LEASETASKSRESPONSE']._serialized_end=1063
-  _globals['_RENEWLEASESREQUEST']._serialized_start=1065
-  _globals['_RENEWLEASESREQUEST']._serialized_end=1191
-  _globals['_RENEWLEASESRESPONSE']._serialized_start=1194
-  _globals['_RENEWLEASESRESPONSE']._serialized_end=1329
-  _globals['_REPORTTASKSREQUEST']._serialized_start=1331
-  _globals['_REPORTTASKSREQUEST']._serialized_end=1387
-  _globals['_REPORTTASKSRESPONSE']._serialized_start=1389
-  _globals['_REPORTTASKSRESPONSE']._serialized_end=1457
-  _globals['_REPORTTASKSRESULT']._serialized_start=1459
-  _globals['_REPORTTASKSRESULT']._serialized_end=1554
-  _globals['_WORKERSERVICE']._serialized_start=1557
-  _globals['_WORKERSERVICE']._serialized_end=1864
+  _globals['_WORKREQUEST']._serialized_start=177
+  _globals['_WORKREQUEST']._serialized_end=583
+  _globals['_WORKRESPONSE']._serialized_start=586
+  _globals['_WORKRESPONSE']._serialized_end=932
+  _globals['_LEASETASKSREQUEST']._serialized_start=935
+  _globals['_LEASETASKSREQUEST']._serialized_end=1129
+  _globals['_LEASETASKSRESPONSE']._serialized_start=1131
+  _globals['_LEASETASKSRESPONSE']._serialized_end=1246
+  _globals['_RENEWLEASESREQUEST']._serialized_start=1248
+  _globals['_RENEWLEASESREQUEST']._serialized_end=1374
+  _globals['_RENEWLEASESRESPONSE']._serialized_start=1377
+  _globals['_RENEWLEASESRESPONSE']._serialized_end=1512
+  _globals['_REPORTTASKSREQUEST']._serialized_start=1514
+  _globals['_REPORTTASKSREQUEST']._serialized_end=1570
+  _globals['_REPORTTASKSRESPONSE']._serialized_start=1572
+  _globals['_REPORTTASKSRESPONSE']._serialized_end=1640
+  _globals['_REPORTTASKSRESULT']._serialized_start=1642
+  _globals['_REPORTTASKSRESULT']._serialized_end=1737
+  _globals['_RECORDSTEPSREQUEST']._serialized_start=1739
+  _globals['_RECORDSTEPSREQUEST']._serialized_end=1831
+  _globals['_RECORDSTEPSRESPONSE']._serialized_start=1833
+  _globals['_RECORDSTEPSRESPONSE']._serialized_end=1894
+  _globals['_LISTSTEPSREQUEST']._serialized_start=1896
+  _globals['_LISTSTEPSREQUEST']._serialized_end=1971
+  _globals['_LISTSTEPSRESPONSE']._serialized_start=1973
+  _globals['_LISTSTEPSRESPONSE']._serialized_end=2049
+  _globals['_WORKERSERVICE']._serialized_start=2052
+  _globals['_WORKERSERVICE']._serialized_end=2509
 # @@protoc_insertion_point(module_scope)

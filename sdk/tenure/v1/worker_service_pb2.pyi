@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.rpc import status_pb2 as _status_pb2
+from tenure.v1 import run_pb2 as _run_pb2
 from tenure.v1 import work_stream_pb2 as _work_stream_pb2
 from tenure.v1 import worker_pb2 as _worker_pb2
 import builtins as _builtins
@@ -36,6 +37,8 @@ class WorkRequest(_message.Message):
     SET_SLOTS_FIELD_NUMBER: _builtins.int
     PAUSE_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    RECORD_STEPS_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> _work_stream_pb2.Open:
         """First message of the stream."""
@@ -68,6 +71,14 @@ class WorkRequest(_message.Message):
     def close(self) -> _work_stream_pb2.Close:
         """End of the session."""
 
+    @_builtins.property
+    def record_steps(self) -> _work_stream_pb2.RecordSteps:
+        """Steps of an activation."""
+
+    @_builtins.property
+    def wait(self) -> _work_stream_pb2.Wait:
+        """What an activation waits for."""
+
     def __init__(
         self,
         *,
@@ -79,12 +90,14 @@ class WorkRequest(_message.Message):
         set_slots: _work_stream_pb2.SetSlots | None = ...,
         pause: _work_stream_pb2.Pause | None = ...,
         close: _work_stream_pb2.Close | None = ...,
+        record_steps: _work_stream_pb2.RecordSteps | None = ...,
+        wait: _work_stream_pb2.Wait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "close", b"close", "heartbeat", b"heartbeat", "message", b"message", "open", b"open", "pause", b"pause", "report", b"report", "set_slots", b"set_slots", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "close", b"close", "heartbeat", b"heartbeat", "message", b"message", "open", b"open", "pause", b"pause", "record_steps", b"record_steps", "report", b"report", "set_slots", b"set_slots", "started", b"started", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "close", b"close", "heartbeat", b"heartbeat", "message", b"message", "open", b"open", "pause", b"pause", "report", b"report", "set_slots", b"set_slots", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "close", b"close", "heartbeat", b"heartbeat", "message", b"message", "open", b"open", "pause", b"pause", "record_steps", b"record_steps", "report", b"report", "set_slots", b"set_slots", "started", b"started", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "accept", "started", "report", "heartbeat", "set_slots", "pause", "close"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "accept", "started", "report", "heartbeat", "set_slots", "pause", "close", "record_steps", "wait"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -102,6 +115,8 @@ class WorkResponse(_message.Message):
     HEARTBEAT_ACK_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    STEP_ACK_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> _work_stream_pb2.Opened:
         """Answer to Open."""
@@ -126,6 +141,14 @@ class WorkResponse(_message.Message):
     def drain(self) -> _work_stream_pb2.Drain:
         """Notice that this server stops."""
 
+    @_builtins.property
+    def step_ack(self) -> _work_stream_pb2.StepAck:
+        """Answer to RecordSteps."""
+
+    @_builtins.property
+    def resolved(self) -> _work_stream_pb2.Resolved:
+        """Something that an activation waits for is over."""
+
     def __init__(
         self,
         *,
@@ -135,12 +158,14 @@ class WorkResponse(_message.Message):
         heartbeat_ack: _work_stream_pb2.HeartbeatAck | None = ...,
         cancel: _work_stream_pb2.Cancel | None = ...,
         drain: _work_stream_pb2.Drain | None = ...,
+        step_ack: _work_stream_pb2.StepAck | None = ...,
+        resolved: _work_stream_pb2.Resolved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign", "cancel", b"cancel", "drain", b"drain", "heartbeat_ack", b"heartbeat_ack", "message", b"message", "opened", b"opened", "report_ack", b"report_ack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign", "cancel", b"cancel", "drain", b"drain", "heartbeat_ack", b"heartbeat_ack", "message", b"message", "opened", b"opened", "report_ack", b"report_ack", "resolved", b"resolved", "step_ack", b"step_ack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign", "cancel", b"cancel", "drain", b"drain", "heartbeat_ack", b"heartbeat_ack", "message", b"message", "opened", b"opened", "report_ack", b"report_ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assign", b"assign", "cancel", b"cancel", "drain", b"drain", "heartbeat_ack", b"heartbeat_ack", "message", b"message", "opened", b"opened", "report_ack", b"report_ack", "resolved", b"resolved", "step_ack", b"step_ack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "assign", "report_ack", "heartbeat_ack", "cancel", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "assign", "report_ack", "heartbeat_ack", "cancel", "drain", "step_ack", "resolved"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -367,3 +392,117 @@ class ReportTasksResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportTasksResult: _TypeAlias = ReportTasksResult  # noqa: Y015
+
+@_typing.final
+class RecordStepsRequest(_message.Message):
+    """RecordStepsRequest carries steps of one activation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Opaque id of the run."""
+    lease_token: _builtins.str
+    """Token of its assignment."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.NewStep]:
+        """Steps, 1 to 1,000. At most 16 MiB together."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        lease_token: _builtins.str = ...,
+        steps: _abc.Iterable[_run_pb2.NewStep] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_token", b"lease_token", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordStepsRequest: _TypeAlias = RecordStepsRequest  # noqa: Y015
+
+@_typing.final
+class RecordStepsResponse(_message.Message):
+    """RecordStepsResponse answers each step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_work_stream_pb2.StepRecord]:
+        """One entry a step, in order."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[_work_stream_pb2.StepRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordStepsResponse: _TypeAlias = RecordStepsResponse  # noqa: Y015
+
+@_typing.final
+class ListStepsRequest(_message.Message):
+    """ListStepsRequest names an activation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Opaque id of the run."""
+    lease_token: _builtins.str
+    """Token of its assignment."""
+    page_token: _builtins.str
+    """Token of the previous page."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        lease_token: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_token", b"lease_token", "page_token", b"page_token", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStepsRequest: _TypeAlias = ListStepsRequest  # noqa: Y015
+
+@_typing.final
+class ListStepsResponse(_message.Message):
+    """ListStepsResponse is one page, of at most 16 MiB."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page. Empty: this was the last."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.Step]:
+        """Steps in the order in which they were recorded."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_run_pb2.Step] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015

@@ -62,6 +62,16 @@ class WorkerServiceStub:
                 request_serializer=tenure_dot_v1_dot_worker__service__pb2.ReportTasksRequest.SerializeToString,
                 response_deserializer=tenure_dot_v1_dot_worker__service__pb2.ReportTasksResponse.FromString,
                 _registered_method=True)
+        self.RecordSteps = channel.unary_unary(
+                '/tenure.v1.WorkerService/RecordSteps',
+                request_serializer=tenure_dot_v1_dot_worker__service__pb2.RecordStepsRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_worker__service__pb2.RecordStepsResponse.FromString,
+                _registered_method=True)
+        self.ListSteps = channel.unary_unary(
+                '/tenure.v1.WorkerService/ListSteps',
+                request_serializer=tenure_dot_v1_dot_worker__service__pb2.ListStepsRequest.SerializeToString,
+                response_deserializer=tenure_dot_v1_dot_worker__service__pb2.ListStepsResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -126,6 +136,29 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordSteps(self, request, context):
+        """RecordSteps records steps of one activation; the same as the message of the stream.
+
+        Effect: each step that is not recorded yet, with the task or the run that it asks for.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST);
+        RESOURCE_EXHAUSTED (OVERLOADED). Per item: see StepRecord.
+        Retry: safe; a step that was recorded answers as it stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSteps(self, request, context):
+        """ListSteps gives the recorded steps of an activation that did not fit into its assignment.
+
+        Effect: none.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST).
+        Retry: safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -148,6 +181,16 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ReportTasks,
                     request_deserializer=tenure_dot_v1_dot_worker__service__pb2.ReportTasksRequest.FromString,
                     response_serializer=tenure_dot_v1_dot_worker__service__pb2.ReportTasksResponse.SerializeToString,
+            ),
+            'RecordSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordSteps,
+                    request_deserializer=tenure_dot_v1_dot_worker__service__pb2.RecordStepsRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_worker__service__pb2.RecordStepsResponse.SerializeToString,
+            ),
+            'ListSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSteps,
+                    request_deserializer=tenure_dot_v1_dot_worker__service__pb2.ListStepsRequest.FromString,
+                    response_serializer=tenure_dot_v1_dot_worker__service__pb2.ListStepsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +309,60 @@ class WorkerService:
             '/tenure.v1.WorkerService/ReportTasks',
             tenure_dot_v1_dot_worker__service__pb2.ReportTasksRequest.SerializeToString,
             tenure_dot_v1_dot_worker__service__pb2.ReportTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.WorkerService/RecordSteps',
+            tenure_dot_v1_dot_worker__service__pb2.RecordStepsRequest.SerializeToString,
+            tenure_dot_v1_dot_worker__service__pb2.RecordStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tenure.v1.WorkerService/ListSteps',
+            tenure_dot_v1_dot_worker__service__pb2.ListStepsRequest.SerializeToString,
+            tenure_dot_v1_dot_worker__service__pb2.ListStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,6 +76,21 @@ class WorkerServiceStub:
     (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
     Retry: safe; a result that was recorded answers ALREADY_RECORDED.
     """
+    RecordSteps: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.RecordStepsRequest, _worker_service_pb2.RecordStepsResponse]
+    """RecordSteps records steps of one activation; the same as the message of the stream.
+
+    Effect: each step that is not recorded yet, with the task or the run that it asks for.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST);
+    RESOURCE_EXHAUSTED (OVERLOADED). Per item: see StepRecord.
+    Retry: safe; a step that was recorded answers as it stands.
+    """
+    ListSteps: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ListStepsRequest, _worker_service_pb2.ListStepsResponse]
+    """ListSteps gives the recorded steps of an activation that did not fit into its assignment.
+
+    Effect: none.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST).
+    Retry: safe.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -124,6 +139,21 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
     (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
     Retry: safe; a result that was recorded answers ALREADY_RECORDED.
+    """
+    RecordSteps: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.RecordStepsRequest, _worker_service_pb2.RecordStepsResponse]  # type: ignore[assignment]
+    """RecordSteps records steps of one activation; the same as the message of the stream.
+
+    Effect: each step that is not recorded yet, with the task or the run that it asks for.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST);
+    RESOURCE_EXHAUSTED (OVERLOADED). Per item: see StepRecord.
+    Retry: safe; a step that was recorded answers as it stands.
+    """
+    ListSteps: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ListStepsRequest, _worker_service_pb2.ListStepsResponse]  # type: ignore[assignment]
+    """ListSteps gives the recorded steps of an activation that did not fit into its assignment.
+
+    Effect: none.
+    Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST).
+    Retry: safe.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -194,6 +224,33 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors: INVALID_ARGUMENT (FIELD_INVALID) if the list is empty or too long; RESOURCE_EXHAUSTED
         (OVERLOADED); UNAVAILABLE (DATABASE_UNAVAILABLE). Per item: see ReportStatus.
         Retry: safe; a result that was recorded answers ALREADY_RECORDED.
+        """
+
+    @_abc_1.abstractmethod
+    def RecordSteps(
+        self,
+        request: _worker_service_pb2.RecordStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.RecordStepsResponse, _abc.Awaitable[_worker_service_pb2.RecordStepsResponse]]:
+        """RecordSteps records steps of one activation; the same as the message of the stream.
+
+        Effect: each step that is not recorded yet, with the task or the run that it asks for.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST);
+        RESOURCE_EXHAUSTED (OVERLOADED). Per item: see StepRecord.
+        Retry: safe; a step that was recorded answers as it stands.
+        """
+
+    @_abc_1.abstractmethod
+    def ListSteps(
+        self,
+        request: _worker_service_pb2.ListStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_service_pb2.ListStepsResponse, _abc.Awaitable[_worker_service_pb2.ListStepsResponse]]:
+        """ListSteps gives the recorded steps of an activation that did not fit into its assignment.
+
+        Effect: none.
+        Errors: INVALID_ARGUMENT (FIELD_INVALID); FAILED_PRECONDITION (LEASE_LOST).
+        Retry: safe.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

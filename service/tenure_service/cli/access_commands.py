@@ -23,7 +23,8 @@ def build(commands: Any) -> None:
         "list what operators did, newest first\n\n"
         "In the record is every call of AdminService and RegistryService with a key that is in\n"
         "force, also one that was refused for its scope, and what `tenure key` does at the database.\n"
-        "So is CancelTasks, which clients call, up to 60 times a minute each.\n"
+        "So are CancelTasks, CancelRuns, ResumeRuns and ForkRun, which clients call, up to 60 times\n"
+        "a minute each.\n"
         "Calls with no such key are in the servers' logs. Those that only read are left out here,\n"
         "unless --all, --refused or --operation asks for them.",
         "tenure audit --limit 20\n"

@@ -100,6 +100,7 @@ def settings() -> argparse.ArgumentParser:
         ("first-lease-seconds", "the same, before its first heartbeat (15)"),
         ("heartbeat-seconds", "pause between heartbeats of a worker (5)"),
         ("accept-seconds", "time for a worker to accept what it was handed (4)"),
+        ("version-grace-seconds", "how long runs wait for workers of their version (600)"),
         ("stop-grace-seconds", "how long a stop may take (30)"),
         ("log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
         ("log-format", "text, or json: an object a line (text)"),

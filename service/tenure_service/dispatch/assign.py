@@ -1,9 +1,9 @@
-"""Turns leased tasks into the message that hands them out."""
+"""Turns leased tasks, and activations of runs, into the message that hands them out."""
 
 from collections.abc import Iterator, Sequence
 
 from tenure.v1 import worker_pb2 as worker
-from tenure_service.dispatch import wire
+from tenure_service.dispatch import history, wire
 from tenure_service.dispatch.lanes import LaneHint
 from tenure_service.dispatch.session import Held
 from tenure_service.engine import limits, tokens
@@ -21,7 +21,7 @@ def assignments(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[bytes]]:
         return [], []
     lease_id = grant.tasks[0].lease_id
     token = tokens.lease_token_text(lease_id, grant.pick.secret)
-    queue, suspect = hint.handled.queue, hint.suspect
+    queue, suspect, of_runs = hint.handled.queue, hint.suspect, bool(hint.handled.app_version)
     common: dict[int, bytes] = {}
     held: list[Held] = []
     messages: list[bytes] = []
@@ -31,6 +31,8 @@ def assignments(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[bytes]]:
         rest = common[task.policy_id]
         if task.traceparent or task.task_id in grant.details:
             rest += _rare(grant, task)
+        if of_runs:
+            rest += _activation(grant, task)
         held.append(
             Held(
                 lease_id,
@@ -41,6 +43,7 @@ def assignments(grant: Grant, hint: LaneHint) -> tuple[list[Held], list[bytes]]:
                 task.attempt,
                 queue,
                 suspect,
+                of_runs,
             )
         )
         messages.append(
@@ -81,6 +84,30 @@ def _rare(grant: Grant, task: LeasedTask) -> bytes:
         message.details.encoding = details.output_encoding or ""
         message.details.schema = details.output_schema or ""
     return message.SerializeToString()
+
+
+def _activation(grant: Grant, task: LeasedTask) -> bytes:
+    """Writes what a run is handed with."""
+    row, page = grant.activations[task.run_id]
+    activation = worker.Activation(
+        steps=map(history.step, page.steps),
+        next_page_token=history.page_token(page.next_seq),
+        version=row.version or "",
+        key=row.key or "",
+        recovery_count=row.recovery_count,
+        attributes=row.attributes or {},
+    )
+    activation.created_at.FromDatetime(row.created_at)
+    if row.parent_run_id is not None:
+        activation.parent_run_id = tokens.task_id_text(row.parent_run_id, row.parent_run_id)
+    return worker.Assignment(activation=activation).SerializeToString()
+
+
+def sizes(grant: Grant, messages: Sequence[bytes]) -> list[int]:
+    """Gives what hand-outs weigh: the inputs of tasks; of runs the steps, too."""
+    if grant.pick.of_runs:
+        return [len(message) for message in messages]
+    return [len(task.input) for task in grant.tasks]
 
 
 def parts(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

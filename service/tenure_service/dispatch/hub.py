@@ -12,10 +12,13 @@ from tenure_service.dispatch import measures
 from tenure_service.dispatch.batcher import Batcher
 from tenure_service.dispatch.leaser import Leaser
 from tenure_service.dispatch.memory import Memory
+from tenure_service.dispatch.recorder import Recorder
 from tenure_service.dispatch.reporter import Reporter
 from tenure_service.dispatch.session import Session
 from tenure_service.dispatch.waiters import Waiter, Waiters
+from tenure_service.dispatch.waits import Waits
 from tenure_service.dispatch.wake import News, Wake
+from tenure_service.dispatch.waking import Waking
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import TenureError, unauthenticated
 from tenure_service.engine.tokens import TaskKey
@@ -54,9 +57,7 @@ def _presence(one: Session) -> session.Presence:
         session_id=one.session_id,
         epoch=one.epoch,
         receiving=one.receiving,
-        slots=None
-        if one.slots is one.noted_slots
-        else {"total": one.slots.total, "by_queue": one.slots.by_queue},
+        slots=None if one.slots is one.noted_slots else one.slots.to_json(),
     )
 
 
@@ -106,6 +107,9 @@ class Hub:
             on_lost=self.lose,
         )
         self.reporter = Reporter(database, catalogue, after=self.ended, freed=self.leaser.freed)
+        self.recorder = Recorder(database, catalogue, self.memory, started=self.started)
+        self.waking = Waking(database, ended=self.ended, spawn=self.spawn)
+        self.waits = Waits(database, self.waiters, self.memory)
         self._enqueues: Batcher[enqueue.Call, list[enqueue.Answer] | TenureError] = Batcher(
             "enqueue",
             lambda calls: enqueue.enqueue(database, catalogue, calls),
@@ -122,6 +126,20 @@ class Hub:
 
     # -- producers ---------------------------------------------------------------------------
 
+    async def started(self, answers: Sequence[enqueue.Answer]) -> None:
+        """Follows up on what was stored: counts it, and wakes who has it done."""
+        measures.count_enqueued(answers)
+        ranks: dict[int, int] = {}
+        for answer in answers:
+            if isinstance(answer, enqueue.Enqueued) and answer.lane_id is not None:
+                if answer.delay_ms is not None:
+                    self.on_timer(answer.delay_ms)
+                else:
+                    rank = -answer.priority
+                    ranks[answer.lane_id] = min(rank, ranks.get(answer.lane_id, rank))
+        if ranks:
+            await self.readied(ranks)
+
     async def enqueue(self, call: enqueue.Call, size: int) -> list[enqueue.Answer]:
         """Enqueues the items of one call; gives the answers in order.
 
@@ -136,17 +154,7 @@ class Hub:
             )
         if isinstance(answers, TenureError):
             raise answers
-        measures.count_enqueued(answers)
-        ranks: dict[int, int] = {}
-        for answer in answers:
-            if isinstance(answer, enqueue.Enqueued) and answer.lane_id is not None:
-                if answer.delay_ms is not None:
-                    self.on_timer(answer.delay_ms)
-                else:
-                    rank = -answer.priority
-                    ranks[answer.lane_id] = min(rank, ranks.get(answer.lane_id, rank))
-        if ranks:
-            await self.readied(ranks)
+        await self.started(answers)
         return answers
 
     async def readied(self, ranks: dict[int, int], *, anywhere: bool = False) -> None:
@@ -168,6 +176,11 @@ class Hub:
             self.on_timer(min(ends.timed_ms))
         if ends.ready_lanes:
             self.spawn(self.readied(ends.ready_lanes, anywhere=True))
+        self.waking.hint(ends.inboxes)
+        if ends.spread:
+            self.wake.cancels()
+            self.spawn(self.tell_cancels())
+            self.spawn(self.waking.press())
 
     def _end_handler(self, task_id: str) -> None:
         """Tells the worker whose hand-out the server itself ended; its report would come too late."""
@@ -177,15 +190,20 @@ class Hub:
                 one.drop(task_id)
 
     async def await_results(
-        self, namespace_id: int, keys: Sequence[TaskKey], wait_seconds: float
+        self,
+        namespace_id: int,
+        keys: Sequence[TaskKey],
+        wait_seconds: float,
+        *,
+        of_runs: bool = False,
     ) -> dict[str, TaskResultRow | None]:
-        """Waits until one of the tasks is over.
+        """Waits until one of the tasks, or one of the runs, is over.
 
         Returns:
-            By task id, those that are over; None for those that do not exist. Empty if nothing is
-            over when the time is.
+            By task id, those that are over; None for those that do not exist, or are not of the
+            kind that is waited for. Empty if nothing is over when the time is.
         """
-        waiter = Waiter(namespace_id, keys)
+        waiter = Waiter(namespace_id, keys, of_runs=of_runs)
         self.waiters.add(waiter)
         if wait_seconds >= _LONG_WAIT_SECONDS:
             # Waiters that came together would come back together for ever: 9,000 of them keep the
@@ -198,8 +216,9 @@ class Hub:
             while True:
                 waiter.event.clear()
                 waiter.hinted.clear()
-                found = await self._look_up(namespace_id, wanted) if wanted else {}
-                found.update(waiter.known)
+                looked_up = await self._look_up(waiter, wanted) if wanted else {}
+                # What the look-up says goes first: it knows tasks from runs.
+                found: dict[str, TaskResultRow | None] = {**waiter.known, **looked_up}
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self.draining:
                     break
@@ -211,18 +230,19 @@ class Hub:
         finally:
             self.waiters.remove(waiter)
         quiet = waiter.keys.keys() - found.keys() - waiter.hinted
-        self.waiters.said(namespace_id, map(waiter.keys.__getitem__, quiet))
+        self.waiters.said(namespace_id, map(waiter.keys.__getitem__, quiet), of_runs=of_runs)
         return found
 
     async def _look_up(
-        self, namespace_id: int, keys: Sequence[TaskKey]
+        self, waiter: Waiter, keys: Sequence[TaskKey]
     ) -> dict[str, TaskResultRow | None]:
+        namespace_id = waiter.namespace_id
         wanted = [(namespace_id, key) for key in keys]
         found = await self._results.submit(namespace_id, wanted, count=len(wanted))
         over: dict[str, TaskResultRow | None] = {}
         for key in keys:
             row = found.get((namespace_id, key.task_id))
-            if row is None:
+            if row is None or row.of_run is not waiter.of_runs:
                 over[key.task_id] = None
             elif row.outcome is not None:
                 over[key.task_id] = row
@@ -401,6 +421,7 @@ class Hub:
     def drop_session(self, one: Session) -> None:
         """Lets go of a session whose stream is gone: only what it never accepted is taken back."""
         self.leaser.detach(one)
+        self.waits.stop(one)
         self.memory.give(one.outgoing_bytes)
         one.outgoing_bytes = 0
         if one.unaccepted:
@@ -431,7 +452,11 @@ class Hub:
         """Counts the items that wait for a batch, by the batcher's name."""
         batchers = (self._enqueues, self._keyed, self._renewals, self._results)
         found = {batcher.name: batcher.waiting_count for batcher in batchers}
-        return found | {"report": self.reporter.waiting_count}
+        return found | {
+            "report": self.reporter.waiting_count,
+            "steps": self.recorder.waiting_count,
+            "waits": self.waits.waiting_count,
+        }
 
     # -- everybody ---------------------------------------------------------------------------
 
@@ -460,6 +485,7 @@ class Hub:
     async def drain(self) -> None:
         """Waits until everything that was handed in is written."""
         await self.reporter.drain()
+        await self.recorder.drain()
         await self._enqueues.drain()
         await self._keyed.drain()
         await self._renewals.drain()
@@ -471,5 +497,7 @@ class Hub:
         for batcher in (self._enqueues, self._keyed, self._renewals, self._results):
             batcher.close()
         self.reporter.close()
+        self.recorder.close()
+        self.waits.close()
         self.leaser.close()
         self.wake.close()

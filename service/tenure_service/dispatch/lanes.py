@@ -28,11 +28,13 @@ _COLD_SECONDS = 600.0
 
 
 class Handled(NamedTuple):
-    """What the tasks of a lane are, and a worker says that it can run."""
+    """What the tasks or runs of a lane are, and a worker says that it can run."""
 
     namespace_id: int
     queue: str
     name: str
+    #: As of `Lane`: empty for tasks.
+    app_version: str = ""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,8 @@ class LaneHint:
     @classmethod
     def of(cls, lane: Lane) -> Self:
         """Gives what is believed of a lane at first."""
-        return cls(Handled(lane.namespace_id, lane.queue, lane.name), lane.suspect)
+        handled = Handled(lane.namespace_id, lane.queue, lane.name, lane.app_version)
+        return cls(handled, lane.suspect)
 
     @property
     def task_count_max(self) -> int:

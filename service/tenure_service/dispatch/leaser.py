@@ -44,8 +44,26 @@ def _milliseconds(duration: timedelta) -> int:
     return int(duration.total_seconds() * 1000)
 
 
+class _Plan:
+    """What the picks of one cycle would give to sessions, by their ids."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = defaultdict(int)
+        self._activations: dict[str, int] = defaultdict(int)
+        #: Those that get a suspect, and so nothing else.
+        self.alone: set[str] = set()
+
+    def of(self, hint: LaneHint) -> dict[str, int]:
+        """Gives the counts of those that share their slots with a lane."""
+        return self._activations if hint.handled.app_version else self._tasks
+
+    def gives(self, session_id: str) -> bool:
+        """Says whether a session is to get anything."""
+        return bool(self._tasks.get(session_id) or self._activations.get(session_id))
+
+
 class Leaser:
-    """Hands tasks to the sessions of one server."""
+    """Hands tasks and activations of runs to the sessions of one server."""
 
     def __init__(
         self,
@@ -112,10 +130,7 @@ class Leaser:
         return {
             handled
             for handled, serving in self._serving.items()
-            if any(
-                session.receiving and len(session.held) < session.slots.total
-                for session in serving.values()
-            )
+            if any(session.room(handled) > 0 for session in serving.values())
         }
 
     def handed(self) -> list[Session]:
@@ -213,10 +228,10 @@ class Leaser:
         for lane_id, hint in self._lanes.hot.items():
             serving = self._serving.get(hint.handled, {}).values()
             if hint.suspect:
-                able = self._suspect_takers(serving)
+                able = self._suspect_takers(hint.handled, serving)
             else:
-                queue = hint.handled.queue
-                free = (session for session in serving if session.free(queue) > 0)
+                handled = hint.handled
+                free = (session for session in serving if session.free(handled) > 0)
                 able = list(itertools.islice(free, _TAKER_COUNT_MAX))
             if able:
                 takers[lane_id] = able
@@ -238,13 +253,15 @@ class Leaser:
             return
         wanted = {hint.handled for hint in self._lanes.hot.values() if hint.suspect}
         for session in list(self._reserved):
-            if session.handled.isdisjoint(wanted):
+            if not any(session.slots.of(handled) for handled in session.handled & wanted):
                 self._set_aside(session, aside=False)
                 self._wanted.set()
 
-    def _suspect_takers(self, able: Iterable[Session]) -> list[Session]:
+    def _suspect_takers(self, handled: Handled, able: Iterable[Session]) -> list[Session]:
         """Finds a session with nothing outstanding, or sets one aside until it has nothing."""
-        candidates = [session for session in able if session.receiving]
+        candidates = [
+            session for session in able if session.receiving and session.slots.of(handled) > 0
+        ]
         for session in candidates:
             if not session.held:
                 self._set_aside(session, aside=False)
@@ -289,59 +306,63 @@ class Leaser:
             best = RANK_MAX
             lane_ids = list(takers)
         lane_ids.sort(key=lambda lane_id: self._lanes[lane_id].served_at)
-        planned: dict[str, int] = defaultdict(int)
+        plan = _Plan()
         picks: list[Pick] = []
-        now = time.monotonic()
         for number, lane_id in enumerate(lane_ids):
             hint = self._lanes[lane_id]
+            planned = plan.of(hint)
             able = heapq.nsmallest(
                 _PICK_COUNT_MAX - len(picks),
                 takers[lane_id],
                 key=lambda session: (
-                    planned[session.session_id] - session.free(hint.handled.queue),
+                    planned[session.session_id] - session.free(hint.handled),
                     session.served_at,
                 ),
             )
             for session in able:
-                count = self._share(session, hint, planned, len(lane_ids) - number)
+                count = self._share(session, hint, plan, len(lane_ids) - number)
                 if count <= 0:
                     continue
                 planned[session.session_id] += count
+                if hint.suspect:
+                    plan.alone.add(session.session_id)
                 self._turn += 1
                 hint.served_at = self._turn
                 self._goes_last(session, hint.handled)
-                low_rank, low_seq = hint.place(now)
-                picks.append(
-                    Pick(
-                        session_id=session.session_id,
-                        epoch=session.epoch,
-                        namespace_id=session.namespace_id,
-                        lane_id=lane_id,
-                        task_count_max=count,
-                        secret=secrets.token_bytes(_SECRET_BYTES),
-                        lease_ms=self._first_lease_ms,
-                        low_rank=low_rank,
-                        low_seq=low_seq,
-                        rank_max=best,
-                    )
-                )
+                picks.append(self._pick(session, lane_id, count, best))
             if len(picks) >= _PICK_COUNT_MAX:
                 break
         return picks
+
+    def _pick(self, session: Session, lane_id: int, task_count_max: int, rank_max: int) -> Pick:
+        hint = self._lanes[lane_id]
+        low_rank, low_seq = hint.place(time.monotonic())
+        return Pick(
+            session_id=session.session_id,
+            epoch=session.epoch,
+            namespace_id=session.namespace_id,
+            lane_id=lane_id,
+            task_count_max=task_count_max,
+            secret=secrets.token_bytes(_SECRET_BYTES),
+            lease_ms=self._first_lease_ms,
+            low_rank=low_rank,
+            low_seq=low_seq,
+            rank_max=rank_max,
+            of_runs=bool(hint.handled.app_version),
+        )
 
     def _goes_last(self, session: Session, handled: Handled) -> None:
         serving = self._serving.get(handled, {})
         if serving.get(session.session_id) is session:
             serving[session.session_id] = serving.pop(session.session_id)
 
-    def _share(
-        self, session: Session, hint: LaneHint, planned: Mapping[str, int], lanes_left: int
-    ) -> int:
-        """Says how many tasks of a lane a session is to be given in this cycle."""
-        already = planned[session.session_id]
+    def _share(self, session: Session, hint: LaneHint, plan: _Plan, lanes_left: int) -> int:
+        """Says how many tasks or runs of a lane a session is to be given in this cycle."""
         if hint.suspect:
-            return 1 if not session.held and not already else 0
-        free = session.free(hint.handled.queue) - already
+            return 0 if session.held or plan.gives(session.session_id) else 1
+        if session.session_id in plan.alone:
+            return 0
+        free = session.free(hint.handled) - plan.of(hint)[session.session_id]
         if free <= 0:
             return 0
         return min(-(-free // lanes_left), hint.task_count_max)
@@ -362,7 +383,9 @@ class Leaser:
             self._lanes.cool(pick.lane_id)
         if not grant.tasks:
             return
-        input_bytes = sum(len(task.input) for task in grant.tasks)
+        held, messages = assign.assignments(grant, hint)
+        sizes = assign.sizes(grant, messages)
+        input_bytes = sum(sizes)
         hint.measured(len(grant.tasks), input_bytes)
         session = self._sessions.get(pick.session_id)
         if session is None or session.detached:
@@ -371,17 +394,20 @@ class Leaser:
             return
         if hint.suspect:
             _log.warning(
-                "a task that lost its worker more than once goes to worker %r, alone",
+                "what lost its worker more than once goes to worker %r, alone",
                 session.worker,
                 extra={"session": session.session_id, "task_id": grant.tasks[0].task_id},
             )
-        held, messages = assign.assignments(grant, hint)
         self._turn += 1
         session.served_at = self._turn
         session.hold(held, accept_timeout=self._accept_seconds)
         self._handed.add(session)
         self._memory.take(input_bytes)
-        sizes = (len(task.input) for task in grant.tasks)
+        left = iter(sizes)
         for part in assign.parts(messages):
-            size = sum(itertools.islice(sizes, len(part)))
+            size = sum(itertools.islice(left, len(part)))
             session.send(wire.assign(part), input_bytes=size)
+        for task in grant.tasks if pick.of_runs else ():
+            row = grant.activations[task.run_id].row
+            if row.cancel_reason is not None:
+                session.send_cancel(task.run_id, row.cancel_reason, row.cancel_grace_ms)

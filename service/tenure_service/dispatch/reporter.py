@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tenure.v1 import payload_pb2 as payload
 from tenure.v1 import worker_pb2 as worker
-from tenure_service.dispatch import failures
+from tenure_service.dispatch import failures, suspending
 from tenure_service.dispatch.batcher import Batcher
 from tenure_service.dispatch.session import Held, Session
 from tenure_service.engine import limits, texts, tokens
@@ -33,6 +33,9 @@ _REFUSED = "REFUSED"
 _RUN_MS_MAX = limits.RETRY_DELAY_MAX.total_seconds() * 1000
 #: What nearly all outputs say; others are looked at.
 _ENCODINGS = frozenset({"", "json"})
+_SUSPENDING = frozenset({"suspended", "blocked"})
+#: What one that a run waits for weighs in a batch, as the text of its id.
+_CHILD_BYTES = 36
 Parsed = Completion | Ending
 
 
@@ -178,7 +181,11 @@ class Reporter:
         completions = [result for result in results if isinstance(result, Completion)]
         completed = bool(completions) and report.complete(self._database, completions)
         if completed:
-            ends = Ends(recorded=[], over=[one.task_id for one in completions])
+            ends = Ends(
+                recorded=[],
+                over=[one.task_id for one in completions],
+                inboxes={one.run_id for one in completions if one.run_id != one.task_id},
+            )
             ends.tally.outcomes[Outcome.DONE] = len(completions)
             ends.tally.ran(Outcome.DONE, (one.run_ms for one in completions))
             ends.completions = [
@@ -260,7 +267,8 @@ def parse(namespace_id: int, session: Session | None, result: worker.Result) -> 
     run_ms = said_ms if said else None
     if kind == "completed" and session is not None:
         held = session.held.get(_task_id(result.task_id))
-        if held is not None and held.lease_token == result.lease_token:
+        # An activation says with its end more than one row: its run is over, too.
+        if held is not None and held.lease_token == result.lease_token and not held.activation:
             return _completion(session, held, result.completed.output, run_ms)
     ending, size = _ending(kind, result, run_ms)
     return dataclasses.replace(ending, namespace_id=namespace_id), size
@@ -300,8 +308,12 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
         violations.append(("outcome", "is not set, or of a kind this server does not know"))
     if kind == "failed" and not result.failed.HasField("failure"):
         violations.append(("failed.failure", "must be set"))
+    if kind in _SUSPENDING and key is not None:
+        violations += suspending.violations(key, kind, result)
     if violations or key is None or token is None:
         raise FieldInvalid(violations)
+    if kind in _SUSPENDING:
+        return _suspension(key, token, result, run_ms)
     output: payload.Payload | None = None
     failure = None
     outcome = Outcome.DONE
@@ -340,6 +352,28 @@ def _ending(kind: str | None, result: worker.Result, run_ms: float | None) -> tu
         delay_ms=delay_ms,
     )
     return ending, len(ending.output or b"")
+
+
+def _suspension(
+    key: TaskKey, token: tuple[str, bytes], result: worker.Result, run_ms: float | None
+) -> tuple[Ending, int]:
+    ending = Ending(
+        lease_id=token[0],
+        secret=token[1],
+        key=key,
+        outcome=Outcome.SUSPENDED,
+        run_ms=run_ms,
+    )
+    if result.WhichOneof("outcome") == "blocked":
+        failure = failures.to_json(result.blocked.failure)
+        return dataclasses.replace(ending, failure=failure, blocked=True), 0
+    said = result.suspended
+    waits, violations = suspending.waits(key, said)
+    if violations:
+        raise FieldInvalid(violations)
+    wake_ms = suspending.wake_ms(said) if said.HasField("wake_after") else None
+    size = sum(len(one.child_ids) for one in waits) * _CHILD_BYTES
+    return dataclasses.replace(ending, waits=waits, wake_ms=wake_ms), size
 
 
 def _check_payload(field_name: str, data: bytes, encoding: str, schema: str) -> None:

@@ -7,7 +7,7 @@ hand-out that this server made needs no look-up, and slots are counted without a
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenure.v1 import work_stream_pb2 as stream
@@ -16,9 +16,12 @@ from tenure_service.dispatch.lanes import Handled
 from tenure_service.dispatch.wire import Written
 from tenure_service.engine.access import ANYBODY, Principal
 from tenure_service.engine.limits import ASSIGN_BYTES_MAX, RELEASE_PAUSE, RELEASE_PAUSE_MAX
+from tenure_service.engine.tokens import task_id_text
+from tenure_service.store.registry import ANY_VERSION
 
 if TYPE_CHECKING:
     from tenure_service.engine.errors import TenureError
+    from tenure_service.store.versions import WorkflowHandler
 
 Served = tuple[str, str]
 Outgoing = service.WorkResponse | Written
@@ -27,7 +30,7 @@ _COOL_SECONDS_MAX = RELEASE_PAUSE_MAX.total_seconds()
 
 
 class Held(NamedTuple):
-    """One task that is out, as it was handed out."""
+    """One task, or one activation of a run, that is out, as it was handed out."""
 
     lease_id: str
     lease_token: str
@@ -37,14 +40,38 @@ class Held(NamedTuple):
     attempt: int
     queue: str
     suspect: bool
+    activation: bool = False
 
 
 class Slots(NamedTuple):
-    """Granted credits."""
+    """Granted credits: for tasks, of all queues and of some; and apart from them for activations."""
 
     total: int
     by_queue: dict[str, int]
     activations: int = 0
+
+    def of(self, handled: Handled) -> int:
+        """Gives the credits that what is handled takes from, whatever its queue."""
+        return self.activations if handled.app_version else self.total
+
+    def to_json(self) -> dict[str, object]:
+        """Gives what the database has of them."""
+        return {
+            "total": self.total,
+            "by_queue": self.by_queue,
+            "activations": self.activations,
+        }
+
+
+def handled_by(
+    namespace_id: int, tasks: Iterable[Served], workflows: Iterable["WorkflowHandler"]
+) -> frozenset[Handled]:
+    """Gives what waits for handlers: tasks; and runs that nobody had, or that they go on with."""
+    found = {Handled(namespace_id, queue, name) for queue, name in tasks}
+    for one in workflows:
+        for version in (ANY_VERSION, *one.versions):
+            found.add(Handled(namespace_id, one.queue, one.name, version))
+    return frozenset(found)
 
 
 class Session:
@@ -59,6 +86,7 @@ class Session:
         worker: str,
         served: Iterable[Served],
         slots: Slots,
+        workflows: Sequence["WorkflowHandler"] = (),
         principal: Principal = ANYBODY,
     ) -> None:
         self.session_id = session_id
@@ -68,7 +96,8 @@ class Session:
         self.principal = principal
         #: What the stream is to be ended with, if the server ends it.
         self.ended_with: TenureError | None = None
-        self.handled = frozenset(Handled(namespace_id, queue, name) for queue, name in served)
+        self.workflows = workflows
+        self.handled = handled_by(namespace_id, served, workflows)
         self.slots = slots
         self.paused = False
         #: It let an assignment lie, and has said nothing since: its connection may be half open.
@@ -85,6 +114,8 @@ class Session:
         self.unaccepted: dict[str, float] = {}
         #: By task, what the worker was told to cancel: why, and until when on the monotonic clock.
         self.told: dict[str, tuple[str, float]] = {}
+        #: By run, what ends with its activation here: the waiting for its children.
+        self.on_drop: dict[str, Callable[[], None]] = {}
         #: Result batches that are being written; Close waits for them.
         self.reporting: set[asyncio.Future[object]] = set()
         #: When its worker last named a lease of those it was handed.
@@ -98,33 +129,49 @@ class Session:
         self._back_count = 0
         self._by_queue: Counter[str] = Counter()
         self._suspect_count = 0
+        self._activation_count = 0
         self._out: deque[tuple[Outgoing, int]] = deque()
         self._out_ready = asyncio.Event()
 
     @property
     def receiving(self) -> bool:
-        """True while it takes tasks."""
+        """True while it takes tasks or activations."""
         stopped = self.detached or self.paused or self.silent
-        return not stopped and self.slots.total > 0
+        return not stopped and (self.slots.total > 0 or self.slots.activations > 0)
 
     @property
     def free_count(self) -> int:
         """Counts how many more tasks it could take, of whatever queue."""
         if not self.receiving or self.reserved or self._suspect_count:
             return 0
-        return max(self.slots.total - len(self.held), 0)
+        return max(self.slots.total - self._task_count, 0)
 
-    def free(self, queue: str) -> int:
-        """Counts how many more tasks of a queue it may be given now."""
-        if not self.receiving or self.reserved or self._suspect_count:
+    @property
+    def _task_count(self) -> int:
+        return len(self.held) - self._activation_count
+
+    def room(self, handled: Handled) -> int:
+        """Counts the slots that are not taken, whether or not they may be filled now."""
+        if not self.receiving:
+            return 0
+        out = self._activation_count if handled.app_version else self._task_count
+        return max(self.slots.of(handled) - out, 0)
+
+    def free(self, handled: Handled) -> int:
+        """Counts how many more of a lane's tasks or runs it may be given now.
+
+        The ones do not take the slots of the others: a worker of one slot runs the task that its
+        own activation waits for, and one whose slots are full goes on with its runs.
+        """
+        if self.reserved or self._suspect_count:
             return 0
         if self.outgoing_bytes >= ASSIGN_BYTES_MAX or time.monotonic() < self._cool_until:
             return 0
-        total = self.slots.total - len(self.held)
-        bound = self.slots.by_queue.get(queue)
-        if bound is None:
-            return max(total, 0)
-        return max(min(total, bound - self._by_queue[queue]), 0)
+        room = self.room(handled)
+        if handled.app_version:
+            return room
+        bound = self.slots.by_queue.get(handled.queue)
+        return room if bound is None else max(min(room, bound - self._by_queue[handled.queue]), 0)
 
     def hold(self, tasks: Iterable[Held], *, accept_timeout: float | None) -> None:
         """Notes tasks that are handed out; with a timeout, until they are accepted."""
@@ -132,8 +179,14 @@ class Session:
         lease_ids: set[str] = set()
         for task in tasks:
             lease_ids.add(task.lease_id)
+            if task.task_id in self.held:
+                # Out again before its report of the last time was seen to be recorded.
+                self.drop(task.task_id)
             self.held[task.task_id] = task
-            self._by_queue[task.queue] += 1
+            if task.activation:
+                self._activation_count += 1
+            else:
+                self._by_queue[task.queue] += 1
             self._suspect_count += task.suspect
         self.named_at.update(dict.fromkeys(lease_ids, now))
         if accept_timeout is not None:
@@ -161,9 +214,14 @@ class Session:
         """Forgets a task that is over for this session, and gives its slot back."""
         task = self.held.pop(task_id, None)
         if task is not None:
-            self._by_queue[task.queue] -= 1
+            if task.activation:
+                self._activation_count -= 1
+            else:
+                self._by_queue[task.queue] -= 1
             self._suspect_count -= task.suspect
             self.told.pop(task_id, None)
+            if task_id in self.on_drop:
+                self.on_drop.pop(task_id)()
         return task
 
     def holds(self, task_id: str, lease_token: str) -> bool:
@@ -215,16 +273,21 @@ class Session:
         if told is not None and until > told[1] - _GRACE_ERROR_SECONDS:
             return
         self.told[task_id] = reason, until
-        cancel = stream.Cancel(task_id=task_id, reason=reason)
+        cancel = stream.Cancel(task_id=self._text(task_id), reason=reason)
         cancel.grace_duration.FromMilliseconds(grace_ms)
         self.send(service.WorkResponse(cancel=cancel))
+
+    def _text(self, task_id: str) -> str:
+        """Gives the id that travels, of something that is out."""
+        held = self.held.get(task_id)
+        return task_id if held is None else task_id_text(held.run_id, task_id)
 
     def cancels(self) -> list[stream.Cancel]:
         """Gives again what the worker was told to cancel and still holds."""
         now = time.monotonic()
         again: list[stream.Cancel] = []
         for task_id, (reason, until) in self.told.items():
-            cancel = stream.Cancel(task_id=task_id, reason=reason)
+            cancel = stream.Cancel(task_id=self._text(task_id), reason=reason)
             cancel.grace_duration.FromMilliseconds(max(int((until - now) * 1000), 0))
             again.append(cancel)
         return again

@@ -10,7 +10,7 @@ thousand of them, each a call of its own, would be a look-up every few milliseco
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
@@ -28,12 +28,15 @@ def bucket(task_id: str) -> int:
 
 
 class Waiter:
-    """One caller and the tasks it waits for."""
+    """One caller and the tasks, or runs, that it waits for."""
 
-    __slots__ = ("event", "hinted", "keys", "known", "namespace_id")
+    __slots__ = ("event", "hinted", "keys", "known", "namespace_id", "of_runs")
 
-    def __init__(self, namespace_id: int, keys: Iterable[TaskKey]) -> None:
+    def __init__(
+        self, namespace_id: int, keys: Iterable[TaskKey], *, of_runs: bool = False
+    ) -> None:
         self.namespace_id = namespace_id
+        self.of_runs = of_runs
         self.keys = {key.task_id: key for key in keys}
         self.hinted: set[str] = set()
         #: What was recorded here while it waited, by task id.
@@ -46,12 +49,13 @@ class Waiter:
         self.event.set()
 
 
-def _result(one: Completion) -> TaskResultRow:
+def _result(one: Completion, *, of_run: bool) -> TaskResultRow:
     return TaskResultRow(
         run_id=one.run_id,
         task_id=one.task_id,
         outcome=Outcome.DONE,
         dead=False,
+        of_run=of_run,
         attempt=one.attempt,
         output=one.output,
         output_encoding=one.output_encoding,
@@ -69,7 +73,7 @@ class Waiters:
         self._in_bucket: dict[int, set[str]] = defaultdict(set)
         self._listed_count = 0
         #: When somebody was last told that a task is not over.
-        self._said: dict[tuple[int, TaskKey], float] = {}
+        self._said: dict[tuple[int, TaskKey, bool], float] = {}
         #: When something was last heard of a bucket, while what was said is remembered.
         self._heard: dict[int, float] = {}
 
@@ -78,13 +82,33 @@ class Waiters:
 
     def add(self, waiter: Waiter) -> None:
         """Begins to hint a waiter."""
-        for task_id in waiter.keys:
+        self._register(waiter, waiter.keys)
+
+    def extend(self, waiter: Waiter, keys: Iterable[TaskKey]) -> list[str]:
+        """Hints a waiter of more tasks; gives those that are new to it."""
+        added = [key for key in dict.fromkeys(keys) if key.task_id not in waiter.keys]
+        waiter.keys.update((key.task_id, key) for key in added)
+        task_ids = [key.task_id for key in added]
+        self._register(waiter, task_ids)
+        return task_ids
+
+    def _register(self, waiter: Waiter, task_ids: Iterable[str]) -> None:
+        for task_id in task_ids:
             self._by_task[task_id].add(waiter)
             self._in_bucket[bucket(task_id)].add(task_id)
 
     def remove(self, waiter: Waiter) -> None:
         """Stops hinting it."""
-        for task_id in waiter.keys:
+        self._forget(waiter, waiter.keys)
+
+    def drop(self, waiter: Waiter, task_ids: Sequence[str]) -> None:
+        """Stops hinting it of some of its tasks."""
+        self._forget(waiter, task_ids)
+        for task_id in task_ids:
+            waiter.keys.pop(task_id, None)
+
+    def _forget(self, waiter: Waiter, task_ids: Iterable[str]) -> None:
+        for task_id in task_ids:
             waiters = self._by_task.get(task_id)
             if waiters is not None:
                 waiters.discard(waiter)
@@ -92,10 +116,10 @@ class Waiters:
                     del self._by_task[task_id]
                     self._in_bucket[bucket(task_id)].discard(task_id)
 
-    def said(self, namespace_id: int, keys: Iterable[TaskKey]) -> None:
-        """Notes that somebody is told that these tasks are not over."""
+    def said(self, namespace_id: int, keys: Iterable[TaskKey], *, of_runs: bool = False) -> None:
+        """Notes that somebody is told that these tasks, or runs, are not over."""
         now = time.monotonic()
-        self._said.update(((namespace_id, key), now) for key in keys)
+        self._said.update(((namespace_id, key, of_runs), now) for key in keys)
 
     def heard(self, waiter: Waiter) -> list[TaskKey]:
         """Lists those of a waiter's tasks that may be over: all but those just said not to be.
@@ -105,7 +129,7 @@ class Waiters:
         since = time.monotonic() - _SAID_SECONDS
         found = []
         for task_id, key in waiter.keys.items():
-            said = self._said.get((waiter.namespace_id, key), 0.0)
+            said = self._said.get((waiter.namespace_id, key, waiter.of_runs), 0.0)
             if said < since or self._heard.get(bucket(task_id), 0.0) >= said:
                 found.append(key)
         return found
@@ -119,7 +143,7 @@ class Waiters:
             for waiter in self._by_task.get(one.task_id, ()):
                 # An id tells nothing to a namespace that is not its own.
                 if waiter.namespace_id == namespace_id and waiter.keys[one.task_id] == key:
-                    waiter.known[one.task_id] = _result(one)
+                    waiter.known[one.task_id] = _result(one, of_run=waiter.of_runs)
                     waiter.event.set()
 
     def over(self, task_ids: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ KEY_BYTES_MAX: Final = 500
 LANE_BYTES_MAX: Final = 200
 ENCODING_BYTES_MAX: Final = 100
 SCHEMA_BYTES_MAX: Final = 200
+APP_VERSION_BYTES_MAX: Final = 100
 TRACEPARENT_BYTES_MAX: Final = 200
 REASON_BYTES_MAX: Final = 1024
 #: `key:NAME:ID`, or who is at the database.
@@ -36,9 +37,32 @@ ENQUEUE_COUNT_MAX: Final = 10_000
 REPORT_COUNT_MAX: Final = 1_000
 RENEW_COUNT_MAX: Final = 10_000
 AWAIT_COUNT_MAX: Final = 10_000
+#: Tasks and runs that one suspended run waits for: a row each, written and looked up at once.
+SUSPENDED_WAIT_COUNT_MAX: Final = 100_000
 CANCEL_COUNT_MAX: Final = 1_000
 HANDLER_COUNT_MAX: Final = 1_000
 SLOT_COUNT_MAX: Final = 10_000
+COMPATIBLE_VERSION_COUNT_MAX: Final = 100
+#: Steps of one call, and the things one message asks to be told of.
+RECORD_COUNT_MAX: Final = 1_000
+WAIT_COUNT_MAX: Final = 10_000
+#: Steps of a run: each activation replays all that are recorded. A run that needs more starts
+#: others for parts of its work.
+#: Activations in a row that may lose their workers before a run is BLOCKED.
+RECOVERY_ATTEMPTS: Final = 10
+RECOVERY_ATTEMPTS_MAX: Final = 1_000
+ATTRIBUTE_COUNT_MAX: Final = 20
+ATTRIBUTE_KEY_BYTES_MAX: Final = 100
+ATTRIBUTE_BYTES_MAX: Final = 500
+RUN_TIMEOUT_MAX: Final = timedelta(days=3650)
+STEP_COUNT_WARN: Final = 10_000
+STEP_COUNT_MAX: Final = 50_000
+#: Steps that are read at once, whatever they weigh: a page of them is sorted out of all.
+STEP_PAGE_COUNT: Final = 5_000
+#: Steps of one page of a reader.
+STEP_LIST_COUNT_DEFAULT: Final = 1_000
+STEP_LIST_COUNT_MAX: Final = 10_000
+STEP_ID_BYTES_MAX: Final = 200
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
 NON_RETRYABLE_COUNT_MAX: Final = 50
@@ -59,6 +83,10 @@ ASSIGN_BYTES_MAX: Final = 16 * 1024 * 1024
 ASSIGN_FIRST_COUNT: Final = ASSIGN_BYTES_MAX // PAYLOAD_BYTES_MAX
 #: One lease row: what a worker that has earned its prefetch frees in the time of a pick or two.
 LEASE_TASK_COUNT_MAX: Final = 500
+#: Recorded steps that an activation is handed with; it asks for the others while it replays these.
+ACTIVATION_STEPS_BYTES: Final = 1024 * 1024
+#: Runs that one pass gives to another version: each transaction is short.
+ADOPT_COUNT_MAX: Final = 1_000
 
 #: How long a worker that gave everything back is handed nothing; doubled each time.
 RELEASE_PAUSE: Final = timedelta(milliseconds=100)
@@ -92,6 +120,10 @@ LEASE_DURATION: Final = timedelta(seconds=30)
 FIRST_LEASE_DURATION: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 ACCEPT_TIMEOUT: Final = timedelta(seconds=4)
+
+#: How long runs wait for workers of their version after the last one: a deployment, or a crash loop
+#: that somebody repairs, before code of another version tries them.
+VERSION_GRACE: Final = timedelta(minutes=10)
 
 KEY_DURATION_DEFAULT: Final = timedelta(hours=24)
 KEY_DURATION_MAX: Final = timedelta(days=3_650)

@@ -114,7 +114,13 @@ def after_loss(lost_count: int) -> Retry | Dead:
     """
     if lost_count >= limits.MAX_LOST:
         return Dead(DeadReason.LEASE_LOST)
+    return Retry(loss_delay_ms(lost_count))
+
+
+def loss_delay_ms(lost_count: int) -> int:
+    """Computes the delay after a lost hand-out, in milliseconds; `lost_count` includes it."""
     if lost_count <= 1:
-        return Retry(int(limits.LOST_DELAY_FIRST.total_seconds() * 1000))
-    delay = limits.LOST_DELAY_NEXT * 2 ** (lost_count - 2)
-    return Retry(int(min(delay, limits.LOST_DELAY_MAX).total_seconds() * 1000))
+        return int(limits.LOST_DELAY_FIRST.total_seconds() * 1000)
+    # Larger exponents are beyond the cap, and would overflow.
+    delay = limits.LOST_DELAY_NEXT * 2 ** min(lost_count - 2, 30)
+    return int(min(delay, limits.LOST_DELAY_MAX).total_seconds() * 1000)

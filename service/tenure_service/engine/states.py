@@ -35,6 +35,49 @@ class Outcome(StrEnum):
     RESCHEDULED = "RESCHEDULED"
 
 
+class StepKind(StrEnum):
+    """What a recorded step is; the enum step_kind in SQL."""
+
+    CALL = "CALL"
+    TASK = "TASK"
+    CHILD = "CHILD"
+    SLEEP = "SLEEP"
+    CHOICE = "CHOICE"
+    PATCH = "PATCH"
+
+
+class RunStatus(StrEnum):
+    """What a run's row says of it; the enum run_status in SQL. OPEN: its live row says more."""
+
+    OPEN = "OPEN"
+    WAITING = "WAITING"
+    PAUSED = "PAUSED"
+    BLOCKED = "BLOCKED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+    TERMINATED = "TERMINATED"
+    CONTINUED = "CONTINUED"
+
+    @property
+    def is_over(self) -> bool:
+        """True for the ends."""
+        return self not in {
+            RunStatus.OPEN,
+            RunStatus.WAITING,
+            RunStatus.PAUSED,
+            RunStatus.BLOCKED,
+        }
+
+
+class RunBlocked(StrEnum):
+    """Why a run is BLOCKED; the enum run_blocked in SQL."""
+
+    RECOVERIES_EXHAUSTED = "RECOVERIES_EXHAUSTED"
+    HISTORY_MISMATCH = "HISTORY_MISMATCH"
+
+
 class DeadLetterState(StrEnum):
     """What became of a dead letter; the enum dead_letter_state in SQL."""
 

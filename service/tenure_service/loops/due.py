@@ -15,7 +15,7 @@ from tenure_service.engine.states import Outcome
 from tenure_service.loops.supervisor import Health
 from tenure_service.store.leases import RANK_MIN
 from tenure_service.store.rows import Due
-from tenure_service.usecase import cancel, expire, maintain, timeouts
+from tenure_service.usecase import cancel, cancel_runs, expire, maintain, timeouts
 
 _log = logging.getLogger(__name__)
 
@@ -140,11 +140,15 @@ class DueLoop:
                 await hub.readied(ranks)
                 again = True
         if due.cancel_overdue:
-            ended = await asyncio.to_thread(cancel.end_overdue, hub.database, hub.catalogue)
-            if ended is not None:
-                hub.ended(ended)
+            for end_overdue in (cancel.end_overdue, cancel_runs.end_overdue):
+                ended = await asyncio.to_thread(end_overdue, hub.database, hub.catalogue)
+                if ended is not None:
+                    hub.ended(ended)
         if due.cancel_requested:
             await hub.tell_cancels()
+            await hub.waking.press()
+        if due.run_told:
+            await hub.waking.look()
         if due.ready_lane_ids:
             await hub.leaser.wake(dict.fromkeys(due.ready_lane_ids, RANK_MIN))
         hub.leaser.freed()

@@ -33,7 +33,13 @@ class Calls:
 
     def __init__(self, hub: Hub, threads: int) -> None:
         self.hub = hub
-        self.cancels = Recording("cancels")
+        #: By method: what clients may do as often as they like is recorded so often.
+        self.recordings = {
+            "CancelTasks": Recording("cancels"),
+            "CancelRuns": Recording("cancels runs"),
+            "ResumeRuns": Recording("resumes runs"),
+            "ForkRun": Recording("forks runs"),
+        }
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tenure-call")
 
     async def run(self, work: Callable[..., R], *args: object, **keywords: object) -> R:

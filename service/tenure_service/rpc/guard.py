@@ -17,6 +17,7 @@ from tenure_service.usecase.access import Keys
 
 _WORKER: Final = "/tenure.v1.WorkerService/"
 _TASK: Final = "/tenure.v1.TaskService/"
+_WORKFLOW: Final = "/tenure.v1.WorkflowService/"
 _REGISTRY: Final = "/tenure.v1.RegistryService/"
 _ADMIN: Final = "/tenure.v1.AdminService/"
 
@@ -26,6 +27,16 @@ SCOPES: Final[dict[str, Scope | None]] = {
     f"{_WORKER}LeaseTasks": Scope.WORKER,
     f"{_WORKER}RenewLeases": Scope.WORKER,
     f"{_WORKER}ReportTasks": Scope.WORKER,
+    f"{_WORKER}RecordSteps": Scope.WORKER,
+    f"{_WORKER}ListSteps": Scope.WORKER,
+    f"{_WORKFLOW}StartRuns": Scope.CLIENT,
+    f"{_WORKFLOW}GetRun": Scope.CLIENT,
+    f"{_WORKFLOW}AwaitRuns": Scope.CLIENT,
+    f"{_WORKFLOW}ListRuns": Scope.CLIENT,
+    f"{_WORKFLOW}ListRunSteps": Scope.CLIENT,
+    f"{_WORKFLOW}CancelRuns": Scope.CLIENT,
+    f"{_WORKFLOW}ResumeRuns": Scope.CLIENT,
+    f"{_WORKFLOW}ForkRun": Scope.CLIENT,
     f"{_TASK}EnqueueTasks": Scope.CLIENT,
     f"{_TASK}GetTask": Scope.CLIENT,
     f"{_TASK}AwaitTasks": Scope.CLIENT,
@@ -52,7 +63,7 @@ SCOPES: Final[dict[str, Scope | None]] = {
 #: What the record of operators may hold, by the last part of the method's name.
 RECORDED: Final = frozenset(
     method.rpartition("/")[2] for method, scope in SCOPES.items() if scope is Scope.ADMIN
-) | {"CancelTasks"}
+) | {"CancelTasks", "CancelRuns", "ResumeRuns", "ForkRun"}
 #: Balancers ask it, and it tells nothing of anybody.
 _OPEN: Final = "/grpc.health.v1.Health/"
 _BEARER: Final = "bearer "

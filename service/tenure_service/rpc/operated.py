@@ -1,20 +1,21 @@
 """Calls of operators: each is written down with how it ended, before it is answered.
 
-So are the cancellations of clients, as often as people make them.
+So is what clients do to what others may have started, as often as people do it.
 """
 
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final
 
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
+from tenure.v1 import run_pb2 as run
 from tenure.v1 import task_pb2 as task
 from tenure_service.engine.errors import TenureError
-from tenure_service.engine.states import FINAL_STATES, TaskState
+from tenure_service.engine.states import FINAL_STATES, RunStatus, TaskState
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, Handler, address, namespace, unary
 from tenure_service.rpc.decoding import Undecodable
 from tenure_service.usecase.access import Deed, key_made
@@ -22,11 +23,16 @@ from tenure_service.usecase.access import Deed, key_made
 _log = logging.getLogger(__name__)
 
 _REQUEST_LETTERS_MAX: Final = 2_000
-#: Of a call that names up to 1,000 tasks; the number of all stands beside them.
+#: Of a call that names up to 1,000 tasks or runs; the number of all stands beside them.
 _IDS_MAX: Final = 20
-#: States of tasks that a request to cancel came too late for.
+#: States of tasks and of runs that a request to cancel came too late for.
 _ENDED: Final = {
     task.TaskState.Value(f"TASK_STATE_{state}") for state in FINAL_STATES - {TaskState.CANCELLED}
+}
+_RUNS_ENDED: Final = {
+    run.RunState.Value(f"RUN_STATE_{status}")
+    for status in RunStatus
+    if status.is_over and status is not RunStatus.CANCELLED
 }
 #: What these do concerns no namespace, whatever the metadata says.
 _GENERAL: Final = {"CreateNamespace", "ListNamespaces"}
@@ -37,20 +43,21 @@ def operated(handler: Handler) -> Handler:
     return unary(_recorded(handler))
 
 
-def cancelling(handler: Handler) -> Handler:
-    """Makes a unary handler one that cancels tasks: recorded too, up to so many calls a minute.
+def paced(handler: Handler) -> Handler:
+    """Makes a unary handler one of clients that is recorded too, up to so many calls a minute.
 
     Any client may make them, programs do, and the record is never shortened.
     """
     recorded = _recorded(handler)
 
     @functools.wraps(handler)
-    async def paced(self: Any, request: Any, context: Context) -> Any:
+    async def recorded_or_not(self: Any, request: Any, context: Context) -> Any:
         calls: Calls = self._calls
-        chosen = recorded if calls.cancels.take(PRINCIPAL.get().actor) else handler
+        recording = calls.recordings[handler.__name__]
+        chosen = recorded if recording.take(PRINCIPAL.get().actor) else handler
         return await chosen(self, request, context)
 
-    return unary(paced)
+    return unary(recorded_or_not)
 
 
 def _recorded(handler: Handler) -> Handler:
@@ -126,14 +133,15 @@ def _summary(request: Message | Undecodable) -> str:
 
 
 def _shortened(request: Any) -> tuple[Message, dict[str, Any]]:
-    """Leaves some of many ids of tasks in a request; gives the number of all beside it."""
-    count = len(getattr(request, "task_ids", ()))
-    if count <= _IDS_MAX:
-        return request, {}
-    shorter = type(request)()
-    shorter.CopyFrom(request)
-    del shorter.task_ids[_IDS_MAX:]
-    return shorter, {"task_count": count}
+    """Leaves some of many ids of tasks or runs in a request; gives the number of all beside it."""
+    for field, counted in (("task_ids", "task_count"), ("run_ids", "run_count")):
+        count = len(getattr(request, field, ()))
+        if count > _IDS_MAX:
+            shorter = type(request)()
+            shorter.CopyFrom(request)
+            del getattr(shorter, field)[_IDS_MAX:]
+            return shorter, {counted: count}
+    return request, {}
 
 
 def _share(done: str, results: Iterable[Any]) -> str:
@@ -142,10 +150,10 @@ def _share(done: str, results: Iterable[Any]) -> str:
     return f"OK: {done} {outcomes.count('state')} of {len(outcomes)}"
 
 
-def _cancelled(results: Iterable[Any]) -> str:
-    """Says for how many tasks the end was asked; those that had ended otherwise are not among."""
+def _cancelled(results: Iterable[Any], ended: Container[int]) -> str:
+    """Says of how many the end was asked; those that had ended otherwise are not among."""
     named = list(results)
-    count = sum(result.HasField("state") and result.state not in _ENDED for result in named)
+    count = sum(result.HasField("state") and result.state not in ended for result in named)
     return f"OK: cancel requested {count} of {len(named)}"
 
 
@@ -155,7 +163,10 @@ def _plainly(_: Any) -> str:
 
 #: What to say of answers that are more than a yes. All begin with `OK`, which lists look for.
 _OUTCOMES: Final[dict[str, Callable[[Any], str]]] = {
-    "CancelTasks": lambda answer: _cancelled(answer.results),
+    "CancelTasks": lambda answer: _cancelled(answer.results, _ENDED),
+    "CancelRuns": lambda answer: _cancelled(answer.results, _RUNS_ENDED),
+    "ResumeRuns": lambda answer: _share("resumed", answer.results),
+    "ForkRun": lambda answer: f"OK: run {answer.run_id}",
     "CreateApiKey": lambda answer: key_made(answer.key.key_id),
     "DiscardDeadLetters": lambda answer: _share("discarded", answer.results),
     "ReplayDeadLetters": lambda answer: _share("replayed", answer.results),

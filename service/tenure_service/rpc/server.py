@@ -19,6 +19,8 @@ from tenure.v1 import (
     work_stream_pb2,
     worker_service_pb2,
     worker_service_pb2_grpc,
+    workflow_service_pb2,
+    workflow_service_pb2_grpc,
 )
 from tenure_service.certificates import Files
 from tenure_service.dispatch.hub import Hub
@@ -33,6 +35,7 @@ from tenure_service.rpc.registry import RegistryServicer
 from tenure_service.rpc.tasks import TaskServicer
 from tenure_service.rpc.tracing import Tracing
 from tenure_service.rpc.workers import WorkerServicer
+from tenure_service.rpc.workflows import WorkflowServicer
 from tenure_service.telemetry.spans import Spans
 
 _log = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ _SERVICES: Final = tuple(
         (worker_service_pb2, "WorkerService"),
         (task_service_pb2, "TaskService"),
         (registry_service_pb2, "RegistryService"),
+        (workflow_service_pb2, "WorkflowService"),
         (admin_service_pb2, "AdminService"),
     )
 )
@@ -117,6 +121,9 @@ class RpcServer:
             WorkerServicer(self._calls), server
         )
         task_service_pb2_grpc.add_TaskServiceServicer_to_server(TaskServicer(self._calls), server)
+        workflow_service_pb2_grpc.add_WorkflowServiceServicer_to_server(
+            WorkflowServicer(self._calls), server
+        )
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(
             RegistryServicer(self._calls), server
         )

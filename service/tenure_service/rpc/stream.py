@@ -20,7 +20,7 @@ from tenure_service import __version__
 from tenure_service.dispatch.session import Held, Session, Slots
 from tenure_service.engine import limits, tokens
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
-from tenure_service.rpc import decoding, errors, policies
+from tenure_service.rpc import decoding, errors, opening, steps
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context
 from tenure_service.rpc.check import Check
 from tenure_service.store.leases import Progress, Started
@@ -44,49 +44,6 @@ STATUSES = {
 #: Answers that one stream may be waiting for; a worker that sends more without reading them is
 #: held back by not being read.
 _PENDING_MAX = 200
-
-
-def handlers(check: Check, found: Sequence[worker.Handler]) -> list[tuple[str, str]]:
-    """Reads what a worker can run, as (queue, name)."""
-    check.count("handlers", found, limits.HANDLER_COUNT_MAX)
-    served = []
-    for place, handler in enumerate(found):
-        path = f"handlers[{place}]"
-        name = check.name(f"{path}.name", handler.name, required=True)
-        queue = check.name(f"{path}.queue", handler.queue)
-        served.append((queue or "default", name))
-    return served
-
-
-def declared(check: Check, found: Sequence[worker.Handler]) -> list[tuple[str, dict[str, object]]]:
-    """Reads what a worker's code declares, as (name, partial policy); one entry a name."""
-    by_name: dict[str, dict[str, object]] = {}
-    for place, handler in enumerate(found):
-        partial = policies.read(check, f"handlers[{place}].policy", handler.policy)
-        by_name[handler.name] = {} if partial is None else partial.to_json()
-    return list(by_name.items())
-
-
-def identity(check: Check, found: worker.WorkerIdentity) -> worker.WorkerIdentity:
-    """Checks who a worker is."""
-    check.text("worker.name", found.name, limits.NAME_BYTES_MAX, required=True)
-    check.text("worker.sdk", found.sdk, 100)
-    check.text("worker.sdk_version", found.sdk_version, 100)
-    check.text("worker.app_version", found.app_version, limits.NAME_BYTES_MAX)
-    return found
-
-
-def slots(check: Check, found: worker.Slots) -> Slots:
-    """Reads credits, and grants what this server allows."""
-    check.number("slots.total", found.total, 0, limits.SLOT_COUNT_MAX)
-    check.number("slots.activations", found.activations, 0, limits.SLOT_COUNT_MAX)
-    if len(found.by_queue) > limits.HANDLER_COUNT_MAX:
-        check.wrong("slots.by_queue", f"has more than {limits.HANDLER_COUNT_MAX} entries")
-    for queue, count in found.by_queue.items():
-        field = f"slots.by_queue[{queue[:50]}]"
-        check.text(field, queue, limits.NAME_BYTES_MAX)
-        check.number(field, count, 0, limits.SLOT_COUNT_MAX)
-    return Slots(found.total, dict(found.by_queue), found.activations)
 
 
 def _violation(text: str, client_version: str = "") -> TenureError:
@@ -169,10 +126,10 @@ class WorkStream:
 
     async def _open_session(self, open_: stream.Open) -> Session:
         check = Check("open.")
-        served = handlers(check, open_.handlers)
-        said = declared(check, open_.handlers)
-        who = identity(check, open_.worker)
-        granted = slots(check, open_.slots)
+        served = opening.handlers(check, open_.handlers)
+        said = opening.declared(check, open_.handlers)
+        who = opening.identity(check, open_.worker)
+        granted = opening.slots(check, open_.slots)
         resume_id = open_.resume.session_id.lower() if open_.HasField("resume") else None
         if resume_id is not None and not tokens.is_uuid(resume_id):
             check.wrong("resume.session_id", "is not an id of this server")
@@ -180,27 +137,22 @@ class WorkStream:
             # A session that is gone is opened anew under this secret: it must be a server's.
             check.wrong("resume.session_secret", "is not a secret of this server")
         check.done()
-        for queue, _ in served:
+        for queue in served.queues:
             PRINCIPAL.get().check_queue(queue)
         secret = open_.resume.session_secret if resume_id else sessions.new_secret()
-        new = sessions.NewSession(
-            namespace_id=self._namespace_id,
-            worker=who.name,
-            sdk=who.sdk,
-            sdk_version=who.sdk_version,
-            app_version=who.app_version,
-            secret_hash=sessions.secret_hash(secret),
-            handlers=[{"name": name, "queue": queue} for queue, name in served],
-            slots={"total": granted.total, "by_queue": granted.by_queue},
-            key_id=PRINCIPAL.get().key_id,
-        )
+        new = self._new_session(who, served, granted, sessions.secret_hash(secret))
         kept = [
             token[0]
             for text in open_.resume.lease_tokens
             if (token := tokens.lease_token_parse(text)) is not None
         ]
         opened = await self._calls.run(
-            sessions.open_session, self._hub.database, new, said, resume_session_id=resume_id
+            sessions.open_session,
+            self._hub.database,
+            new,
+            said,
+            workflows=served.workflows,
+            resume_session_id=resume_id,
         )
         if opened.declared_news:
             self._hub.catalogue.forget_sources()
@@ -209,7 +161,8 @@ class WorkStream:
             epoch=opened.epoch,
             namespace_id=self._namespace_id,
             worker=who.name,
-            served=served,
+            served=served.tasks,
+            workflows=served.workflows,
             slots=granted,
             principal=PRINCIPAL.get(),
         )
@@ -222,6 +175,25 @@ class WorkStream:
         kind = "resumes its session" if opened.resumed else "opens a session"
         _log.info("worker %r %s", who.name, kind)
         return session
+
+    def _new_session(
+        self,
+        who: worker.WorkerIdentity,
+        served: opening.Handlers,
+        granted: Slots,
+        secret_hash: bytes,
+    ) -> sessions.NewSession:
+        return sessions.NewSession(
+            namespace_id=self._namespace_id,
+            worker=who.name,
+            sdk=who.sdk,
+            sdk_version=who.sdk_version,
+            app_version=who.app_version,
+            secret_hash=secret_hash,
+            handlers=served.to_json(),
+            slots=granted.to_json(),
+            key_id=PRINCIPAL.get().key_id,
+        )
 
     async def _resume(self, session_id: str, kept_lease_ids: list[str]) -> list[Held]:
         """Takes over a session: what the worker does not know of is lost, the rest is held."""
@@ -247,6 +219,7 @@ class WorkStream:
                 task.attempt,
                 task.queue,
                 task.suspect,
+                task.activation,
             )
             for task in held
         ]
@@ -308,9 +281,13 @@ class WorkStream:
                     await beat
             elif kind == "started":
                 await self._later(self._started(request.started))
+            elif kind == "record_steps":
+                await self._later(self._record_steps(session, request.record_steps))
+            elif kind == "wait":
+                steps.wait(self._hub, session, request.wait)
             elif kind == "set_slots":
                 check = Check("set_slots.")
-                session.slots = slots(check, request.set_slots.slots)
+                session.slots = opening.slots(check, request.set_slots.slots)
                 check.done()
                 self._hub.leaser.freed()
             elif kind == "pause":
@@ -435,6 +412,14 @@ class WorkStream:
         ack.lost_lease_tokens.extend(text for text, _ in lost)
         ack.cancels.extend(session.cancels())
         session.send(service.WorkResponse(heartbeat_ack=ack))
+
+    async def _record_steps(self, session: Session, message: stream.RecordSteps) -> None:
+        ack = stream.StepAck(record_id=message.record_id)
+        try:
+            ack.records.extend(await steps.record(self._hub, self._namespace_id, message))
+        except TenureError as exc:
+            ack.error.CopyFrom(errors.status(exc))
+        session.send(service.WorkResponse(step_ack=ack))
 
     async def _started(self, message: stream.Started) -> None:
         started = read_started(message.tasks)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
+from tenure.v1 import run_pb2 as run
 from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as service
 from tenure.v1 import task_service_pb2_grpc as service_grpc
@@ -13,7 +14,7 @@ from tenure_service.engine.tokens import TaskKey
 from tenure_service.rpc import errors, pages, policies, views
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
 from tenure_service.rpc.check import Check, input_size
-from tenure_service.rpc.operated import cancelling
+from tenure_service.rpc.operated import paced
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
@@ -40,7 +41,7 @@ class _Items:
         shape = self._shapes.get(written)
         if shape is None or key:
             check = Check(f"tasks[{place}].")
-            shape = shape or _shape(check, message)
+            shape = shape or read_shape(check, message, key_ms(check, message))
             check.text("key", key, limits.KEY_BYTES_MAX)
             check.done()
             PRINCIPAL.get().check_queue(shape.queue)
@@ -49,16 +50,21 @@ class _Items:
         return enqueue.Item(shape, data, key or None)
 
 
-def _shape(check: Check, message: service.NewTask) -> enqueue.Shape:
+def key_ms(check: Check, message: service.NewTask | run.NewRun) -> int:
+    """Reads for how long a key is to be in force."""
+    if message.HasField("key_duration"):
+        return check.duration_ms("key_duration", message.key_duration, high=limits.KEY_DURATION_MAX)
+    return int(limits.KEY_DURATION_DEFAULT.total_seconds() * 1000)
+
+
+def read_shape(
+    check: Check, message: service.NewTask | run.StepTask, keyed_ms: int = 0
+) -> enqueue.Shape:
+    """Reads all of a task to enqueue but its input and key."""
     has_delay = message.HasField("delay")
     delay_ms = (
         check.duration_ms("delay", message.delay, high=limits.ENQUEUE_DELAY_MAX) if has_delay else 0
     )
-    key_ms = int(limits.KEY_DURATION_DEFAULT.total_seconds() * 1000)
-    if message.HasField("key_duration"):
-        key_ms = check.duration_ms(
-            "key_duration", message.key_duration, high=limits.KEY_DURATION_MAX
-        )
     return enqueue.Shape(
         queue=check.name("queue", message.queue) or QUEUE_DEFAULT,
         name=check.name("name", message.name, required=True),
@@ -69,7 +75,7 @@ def _shape(check: Check, message: service.NewTask) -> enqueue.Shape:
             "priority", message.priority, limits.PRIORITY_MIN, limits.PRIORITY_MAX
         ),
         delay_ms=delay_ms or None,
-        key_ms=key_ms,
+        key_ms=keyed_ms,
         lane_key=check.text("lane", message.lane, limits.LANE_BYTES_MAX),
         policy=policies.read(check, "policy", message.policy)
         if message.HasField("policy")
@@ -191,7 +197,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
                 response.results.add(task_id=text, result=result)
         return response
 
-    @cancelling
+    @paced
     async def CancelTasks(
         self, request: service.CancelTasksRequest, context: Context
     ) -> service.CancelTasksResponse:

@@ -139,10 +139,12 @@ def worker_message(row: rows.SessionRow) -> admin.Worker:
             app_version=row.app_version,
         ),
         session_id=row.session_id,
-        handlers=[
-            worker.Handler(name=handler["name"], queue=handler["queue"]) for handler in row.handlers
-        ],
-        slots=worker.Slots(total=row.slots.get("total", 0), by_queue=row.slots.get("by_queue", {})),
+        handlers=[_handler(handler) for handler in row.handlers],
+        slots=worker.Slots(
+            total=row.slots.get("total", 0),
+            by_queue=row.slots.get("by_queue", {}),
+            activations=row.slots.get("activations", 0),
+        ),
         held_count=row.held_count,
         opened_at=timestamp(row.opened_at),
         seen_at=timestamp(row.seen_at),
@@ -150,6 +152,18 @@ def worker_message(row: rows.SessionRow) -> admin.Worker:
         gone=row.gone,
         key_id=row.key_id or "",
         key_name=row.key_name or "",
+    )
+
+
+def _handler(row: rows.Json) -> worker.Handler:
+    kind = worker.HANDLER_KIND_WORKFLOW if "version" in row else worker.HANDLER_KIND_UNSPECIFIED
+    return worker.Handler(
+        name=row["name"],
+        queue=row["queue"],
+        kind=kind,
+        version=row.get("version", ""),
+        compatible_versions=row.get("compatible_versions", ()),
+        pinned=row.get("pinned", False),
     )
 
 

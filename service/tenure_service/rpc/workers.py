@@ -15,7 +15,7 @@ from tenure_service.engine import limits
 from tenure_service.engine.errors import FieldInvalid, Reason, TenureError, shutting_down
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.rpc import errors, stream
+from tenure_service.rpc import errors, opening, steps, stream
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
 from tenure_service.rpc.check import Check
 from tenure_service.usecase import poll
@@ -62,9 +62,9 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
         if self._hub.draining:
             raise shutting_down()
         check = Check()
-        served = stream.handlers(check, request.handlers)
-        said = stream.declared(check, request.handlers)
-        who = stream.identity(check, request.worker)
+        served = opening.tasks_only(check, request.handlers)
+        said = opening.declared(check, request.handlers)
+        who = opening.identity(check, request.worker)
         check.number("task_count_max", request.task_count_max, 1, limits.REPORT_COUNT_MAX)
         wait_ms = check.duration_ms(
             "wait_duration", request.wait_duration, high=limits.WAIT_DURATION_MAX
@@ -180,3 +180,20 @@ class WorkerServicer(service_grpc.WorkerServiceServicer):
             else:
                 response.results.add(status=stream.STATUSES[answer])
         return response
+
+    @unary
+    async def RecordSteps(
+        self, request: service.RecordStepsRequest, context: Context
+    ) -> service.RecordStepsResponse:
+        """Records steps of an activation; see the protocol."""
+        namespace_id = await self._calls.namespace_id(context)
+        records = await steps.record(self._hub, namespace_id, request)
+        return service.RecordStepsResponse(records=records)
+
+    @unary
+    async def ListSteps(
+        self, request: service.ListStepsRequest, context: Context
+    ) -> service.ListStepsResponse:
+        """Gives recorded steps of an activation; see the protocol."""
+        namespace_id = await self._calls.namespace_id(context)
+        return await steps.listed(self._calls, namespace_id, request)

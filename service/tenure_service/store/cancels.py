@@ -1,8 +1,9 @@
 """Requests to cancel, and taking waiting tasks out of where they wait."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from tenure_service.engine import limits
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
@@ -62,6 +63,32 @@ def notices(conn: Conn) -> list[rows.CancelNotice]:
 def overdue(conn: Conn, *, now: datetime | None = None) -> list[rows.CancelOverdue]:
     """Finds tasks whose grace is over."""
     return statements.many(conn, "cancel_request_overdue", rows.CancelOverdue, {"now": now})
+
+
+def spread(conn: Conn, run_ids: Sequence[str], *, reason: str, now: datetime | None = None) -> bool:
+    """Asks for the end of what runs that are over have started; False: of nothing."""
+    parameters = {
+        "run_ids": arrays.uuids(run_ids),
+        "reason": reason,
+        "grace_ms": int(limits.CANCEL_GRACE_DEFAULT.total_seconds() * 1000),
+        "now": now,
+    }
+    return statements.execute(conn, "cancel_request_spread", parameters) > 0
+
+
+def idle(conn: Conn) -> list[rows.CancelOverdue]:
+    """Finds requests that nobody is told of."""
+    return statements.many(conn, "cancel_request_idle", rows.CancelOverdue, {})
+
+
+def take_runs(
+    conn: Conn, run_ids: Collection[str], *, delivery_max: int
+) -> list[rows.WaitingTaken]:
+    """Takes locked runs from where they wait, up to this number of their next hand-out."""
+    parameters = {"run_ids": arrays.uuids(run_ids), "delivery_max": delivery_max}
+    # In this order: what a timer makes ready meanwhile is found ready.
+    timed = statements.many(conn, "run_timer_take", rows.WaitingTaken, parameters)
+    return timed + statements.many(conn, "run_ready_take", rows.WaitingTaken, parameters)
 
 
 def take_waiting(conn: Conn, keys: Sequence[TaskKey]) -> list[rows.WaitingTaken]:

@@ -33,7 +33,10 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """A task that goes back to its lane, or to the clock; the numbers are of its next hand-out."""
+    """A task that goes back to its lane, or to the clock; the numbers are of its next hand-out.
+
+    A run that is suspended waits for its time, and without a delay for something to happen.
+    """
 
     run_id: str
     task_id: str
@@ -44,9 +47,15 @@ class PutBack:
     delivery: int
     lost_count: int
     seq: int | None = None
-    delay_ms: int = 0
+    delay_ms: int | None = 0
+    suspended: bool = False
     total_by: datetime | None = None
     start_ms: int | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it goes to the clock."""
+        return self.suspended or (self.delay_ms or 0) > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +126,8 @@ def policy_ids(conn: Conn, keys: Sequence[TaskKey]) -> dict[str, int]:
 
 def put_back(conn: Conn, tasks: Sequence[PutBack], *, now: datetime | None = None) -> None:
     """Makes tasks ready again, those with a delay once it is over."""
-    ready = [task for task in tasks if task.delay_ms <= 0]
-    timed = [task for task in tasks if task.delay_ms > 0]
+    ready = [task for task in tasks if not task.is_timed]
+    timed = [task for task in tasks if task.is_timed]
     if ready:
         parameters = _put_back_parameters(ready)
         parameters["seqs"] = arrays.numbers_or_null([task.seq for task in ready])
@@ -126,7 +135,10 @@ def put_back(conn: Conn, tasks: Sequence[PutBack], *, now: datetime | None = Non
     if timed:
         parameters = _put_back_parameters(timed)
         parameters["namespace_ids"] = arrays.numbers([task.namespace_id for task in timed])
-        parameters["delays_ms"] = arrays.numbers([task.delay_ms for task in timed])
+        parameters["kinds"] = arrays.words(
+            ["WAIT" if task.suspended else "BACKOFF" for task in timed]
+        )
+        parameters["delays_ms"] = arrays.numbers_or_null([task.delay_ms for task in timed])
         statements.execute(conn, "timer_insert", parameters | {"now": now})
 
 

@@ -22,6 +22,8 @@ CHECKS: Final = (
     "attempt_broken",
     "live_lane_broken",
     "key_broken",
+    "run_state_broken",
+    "run_wait_broken",
 )
 
 #: The store's connections forbid what reads whole tables well, and bound the time of a statement.

@@ -1,4 +1,4 @@
-"""Idempotency keys of tasks, and request ids of batched calls."""
+"""Idempotency keys of tasks and runs, and request ids of batched calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,16 @@ from datetime import datetime
 from tenure_service.store import arrays, rows, statements
 from tenure_service.store.database import Conn
 
-_KIND = "TASK"
+#: What keys stand for: each has its own.
+TASK = "TASK"
+RUN = "RUN"
 #: Stands in the answer of a request for an item that its key answered.
 BY_KEY = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key for a new task."""
+    """A key for a new task or run."""
 
     namespace_id: int
     key: str
@@ -22,6 +24,12 @@ class NewKey:
     name: str
     input_hash: bytes
     key_ms: int
+    kind: str = TASK
+
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """What it is unique by."""
+        return self.namespace_id, self.kind, self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +52,16 @@ def claim(conn: Conn, keys: Sequence[NewKey], *, now: datetime | None = None) ->
 
 def lock(
     conn: Conn, keys: Sequence[NewKey], *, now: datetime | None = None
-) -> dict[tuple[int, str], rows.KeyRow]:
-    """Reads and locks keys that stand, by (namespace, key)."""
+) -> dict[tuple[int, str, str], rows.KeyRow]:
+    """Reads and locks keys that stand, by (namespace, kind, key)."""
     parameters = {
         "namespace_ids": arrays.numbers(key.namespace_id for key in keys),
-        "kinds": [_KIND] * len(keys),
+        "kinds": [key.kind for key in keys],
         "keys": [key.key for key in keys],
         "now": now,
     }
     found = statements.many(conn, "key_lock", rows.KeyRow, parameters)
-    return {(row.namespace_id, row.key): row for row in found}
+    return {(row.namespace_id, row.kind, row.key): row for row in found}
 
 
 def take_over(conn: Conn, keys: Sequence[NewKey], *, now: datetime | None = None) -> None:
@@ -64,7 +72,7 @@ def take_over(conn: Conn, keys: Sequence[NewKey], *, now: datetime | None = None
 def _key_parameters(keys: Sequence[NewKey], now: datetime | None) -> dict[str, object]:
     return {
         "namespace_ids": arrays.numbers(key.namespace_id for key in keys),
-        "kinds": [_KIND] * len(keys),
+        "kinds": [key.kind for key in keys],
         "keys": [key.key for key in keys],
         "ids": arrays.uuids(key.task_id for key in keys),
         "names": [key.name for key in keys],

@@ -16,7 +16,7 @@ RANK_MAX = 32767
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """Who takes how many tasks from which lane, from above which place, down to which rank."""
+    """Who takes how many tasks or runs from which lane, from above which place, down to which rank."""
 
     session_id: str
     epoch: int
@@ -28,6 +28,7 @@ class Pick:
     low_rank: int = RANK_MIN
     low_seq: int = 0
     rank_max: int = RANK_MAX
+    of_runs: bool = False
 
 
 class Completion(NamedTuple):
@@ -233,7 +234,7 @@ def live(conn: Conn, lease_ids: Sequence[str]) -> set[str]:
 
 
 def ready_lanes(conn: Conn, served: Sequence[tuple[int, str, str]]) -> list[rows.LaneHead]:
-    """Finds the lanes that hold a task, of those that (namespace, queue, name) handlers serve."""
+    """Finds the lanes of tasks that hold one, of those that (namespace, queue, name) serve."""
     parameters = {
         "namespace_ids": arrays.numbers(namespace_id for namespace_id, _, _ in served),
         "queues": [queue for _, queue, _ in served],

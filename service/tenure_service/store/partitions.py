@@ -26,7 +26,7 @@ _MADE_BY_ANOTHER = (
     errors.UniqueViolation,
     errors.InvalidObjectDefinition,
 )
-PARENTS = ("tasks", "deliveries")
+PARENTS = ("tasks", "deliveries", "runs", "steps")
 
 _log = logging.getLogger(__name__)
 _LOWER_BOUND = re.compile(r"FROM \('([0-9a-f-]{36})'\)")

@@ -17,6 +17,17 @@ class Lane(NamedTuple):
     name: str
     lane_key: str = ""
     suspect: bool = False
+    #: Empty for tasks; for runs the version of the code they began with, or `ANY_VERSION`.
+    app_version: str = ""
+
+    @property
+    def is_of_runs(self) -> bool:
+        """True if runs wait in it, not tasks."""
+        return bool(self.app_version)
+
+
+#: Stands for the version of runs that no worker has had yet.
+ANY_VERSION = "*"
 
 
 def namespaces(conn: Conn) -> list[rows.NamespaceRow]:
@@ -31,16 +42,25 @@ def create_namespace(conn: Conn, name: str) -> None:
 
 def create_lanes(conn: Conn, lanes: Sequence[Lane]) -> dict[Lane, int]:
     """Creates lanes that do not stand, and gives the ids of all."""
-    parameters = {
+    statements.execute(conn, "lane_insert", _lanes(lanes))
+    return find_lanes(conn, lanes)
+
+
+def find_lanes(conn: Conn, lanes: Sequence[Lane]) -> dict[Lane, int]:
+    """Gives the ids of those of the lanes that stand."""
+    found = statements.many(conn, "lane_find", rows.LaneRow, _lanes(lanes))
+    return {lane_of(row): row.lane_id for row in found}
+
+
+def _lanes(lanes: Sequence[Lane]) -> dict[str, object]:
+    return {
         "namespace_ids": arrays.numbers(lane.namespace_id for lane in lanes),
         "queues": [clean(lane.queue) for lane in lanes],
         "names": [clean(lane.name) for lane in lanes],
         "lane_keys": [clean(lane.lane_key) for lane in lanes],
         "suspects": arrays.booleans(lane.suspect for lane in lanes),
+        "app_versions": [clean(lane.app_version) for lane in lanes],
     }
-    statements.execute(conn, "lane_insert", parameters)
-    found = statements.many(conn, "lane_find", rows.LaneRow, parameters)
-    return {lane_of(row): row.lane_id for row in found}
 
 
 def read_lanes(conn: Conn, lane_ids: Sequence[int]) -> dict[int, Lane]:
@@ -52,7 +72,7 @@ def read_lanes(conn: Conn, lane_ids: Sequence[int]) -> dict[int, Lane]:
 
 def lane_of(row: rows.LaneRow) -> Lane:
     """Gives what a lane is, without its id."""
-    return Lane(row.namespace_id, row.queue, row.name, row.lane_key, row.suspect)
+    return Lane(row.namespace_id, row.queue, row.name, row.lane_key, row.suspect, row.app_version)
 
 
 def create_policies(conn: Conn, policies: Sequence[Policy]) -> dict[bytes, int]:

@@ -22,13 +22,17 @@ def take_overdue(
 
 
 def due(
-    conn: Conn, served: Sequence[tuple[int, str, str]], *, now: datetime | None = None
+    conn: Conn, served: Sequence[tuple[int, str, str, str]], *, now: datetime | None = None
 ) -> rows.Due:
-    """Says what there is to do; `served` lists (namespace, queue, task name) of the workers."""
+    """Says what there is to do.
+
+    `served` lists what the workers serve, as (namespace, queue, name, version); tasks have none.
+    """
     parameters = {
-        "namespace_ids": arrays.numbers(namespace_id for namespace_id, _, _ in served),
-        "queues": [queue for _, queue, _ in served],
-        "names": [name for _, _, name in served],
+        "namespace_ids": arrays.numbers(namespace_id for namespace_id, _, _, _ in served),
+        "queues": [queue for _, queue, _, _ in served],
+        "names": [name for _, _, name, _ in served],
+        "app_versions": [app_version for _, _, _, app_version in served],
         "now": now,
     }
     return statements.one(conn, "due", rows.Due, parameters)

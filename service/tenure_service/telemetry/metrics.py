@@ -20,7 +20,16 @@ DEATHS: Final = ("ATTEMPTS_EXHAUSTED", "NON_RETRYABLE", "LEASE_LOST")
 #: Outcomes of hand-outs that tell how long they ran.
 OUTCOMES: Final = ("DONE", "FAILED", "CANCELLED", "RELEASED", "RESCHEDULED")
 STATUSES: Final = ("RECORDED", "ALREADY_RECORDED", "LEASE_LOST", "REFUSED")
-BATCHES: Final = ("enqueue", "enqueue-keyed", "lease", "report", "renew", "results")
+BATCHES: Final = (
+    "enqueue",
+    "enqueue-keyed",
+    "lease",
+    "report",
+    "renew",
+    "results",
+    "steps",
+    "waits",
+)
 RECEIVED: Final = (
     "open",
     "accept",
@@ -30,8 +39,19 @@ RECEIVED: Final = (
     "set_slots",
     "pause",
     "close",
+    "record_steps",
+    "wait",
 )
-SENT: Final = ("opened", "assign", "report_ack", "heartbeat_ack", "cancel", "drain")
+SENT: Final = (
+    "opened",
+    "assign",
+    "report_ack",
+    "heartbeat_ack",
+    "cancel",
+    "drain",
+    "step_ack",
+    "resolved",
+)
 REFUSALS: Final = ("UNAUTHENTICATED", "SCOPE_MISSING")
 RETRIES: Final = ("serialization", "deadlock", "connection", "commit")
 FATES: Final = ("committed", "aborted", "unknown")

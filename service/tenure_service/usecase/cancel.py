@@ -122,7 +122,7 @@ def end_overdue(
     """Ends tasks whose grace is over, without their workers; None if there are none."""
 
     def work(conn: Conn) -> end.Ends | None:
-        overdue = cancels.overdue(conn, now=now)
+        overdue = [row for row in cancels.overdue(conn, now=now) if not row.of_run]
         if not overdue:
             return None
         keys = {row.task_id: TaskKey(row.run_id, row.task_id) for row in overdue}
@@ -144,11 +144,34 @@ def end_overdue(
             of_namespace = [
                 keys[row.task_id] for row in overdue if row.namespace_id == namespace_id
             ]
-            taken = _take_waiting(conn, namespace_id, of_namespace, now)
-            ends.over += taken
-            ends.tally.outcomes[Outcome.CANCELLED] += len(taken)
-            over = _already_over(conn, namespace_id, of_namespace)
-            cancels.delete(conn, [keys[task_id] for task_id in over])
+            ends.add(_end_waiting(conn, namespace_id, of_namespace, now))
         return ends
 
     return database.transact(work)
+
+
+def press(
+    database: Database,
+    namespace_id: int,
+    keys: Sequence[TaskKey],
+    *,
+    now: datetime | None = None,
+) -> end.Ends:
+    """Sees to requests that somebody else has made: tasks that wait are over, as if asked for here."""
+    return database.transact(lambda conn: _end_waiting(conn, namespace_id, keys, now))
+
+
+def _end_waiting(
+    conn: Conn, namespace_id: int, keys: Sequence[TaskKey], now: datetime | None
+) -> end.Ends:
+    """Ends those of tasks with a request that wait, and drops the requests of what is over."""
+    taken = _take_waiting(conn, namespace_id, keys, now)
+    ends = end.Ends(recorded=[], over=list(taken))
+    ends.tally.outcomes[Outcome.CANCELLED] += len(taken)
+    taken_ids = set(taken)
+    ends.inboxes.update(
+        key.run_id for key in keys if key.task_id in taken_ids and key.run_id != key.task_id
+    )
+    over = _already_over(conn, namespace_id, keys)
+    cancels.delete(conn, [key for key in keys if key.task_id in over])
+    return ends

@@ -146,6 +146,21 @@ class Catalogue:
 
         return self._lanes.fill(lane_ids, load)
 
+    def lane_ids_in(self, conn: Conn, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        """Gives the ids of lanes inside a transaction, on its own connection; once in each.
+
+        What it finds is remembered; what it creates stands once the transaction is committed, and
+        is found by another one.
+        """
+
+        def load(missing: list[Lane]) -> dict[Lane, int]:
+            return registry.find_lanes(conn, missing)
+
+        wanted = set(lanes)
+        found = self._lane_ids.fill(wanted, load)
+        missing = [lane for lane in wanted if lane not in found]
+        return found | registry.create_lanes(conn, missing) if missing else found
+
     def suspect_lane_id(self, lane_id: int, conn: Conn) -> int:
         """Gives the lane beside this one that holds tasks suspected of killing their workers.
 

@@ -1,9 +1,11 @@
 """Ending hand-outs, the careful form: the one place that decides what follows from an outcome.
 
     lock the lease rows         leases.lock (or the rows that expiry, release or cancel locked)
+    lock the runs               end_runs.lock, where a hand-out is an activation of a run
     look, decide                policy, cancel requests; nothing is written yet
     insert the deliveries       on conflict do nothing: whoever inserts wins
-    follow up on what came back spend the lease, put back, bury, drop the cancel request
+    follow up on what came back spend the lease, put back, bury, drop the cancel request; the
+                                state of a run, and what it waits for
     classify the rest           recorded before under this lease, or lost
 
 Each shortcut was shown to lose or to double a task: deciding from what was sent instead of from
@@ -11,139 +13,46 @@ what was inserted doubles the follow-up of a duplicate; looking and locking in o
 what a concurrent transaction committed meanwhile. Holds INV-07, INV-11, INV-13.
 """
 
-import base64
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Final
 
 from tenure_service.engine import limits, retry
-from tenure_service.engine.policy import Policy, TimeoutKind
+from tenure_service.engine.policy import Policy
 from tenure_service.engine.states import Outcome
-from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import cancels, deliveries, leases, rows
 from tenure_service.store.database import Conn
+from tenure_service.usecase import end_runs
 from tenure_service.usecase.catalogue import Catalogue
+from tenure_service.usecase.end_runs import Run
+from tenure_service.usecase.ending import (
+    CANCELLED_TYPE,
+    Ending,
+    Ends,
+    Held,
+    Plan,
+    Recorded,
+    Tally,
+    final_plan,
+    new_delivery,
+    put_back,
+    why_cancelled,
+)
 
-#: Type of the failure that says why a task was cancelled, or that its handler gave up unasked.
-CANCELLED_TYPE: Final = "Cancelled"
+__all__ = ["CANCELLED_TYPE", "Ending", "Ends", "Recorded", "Tally", "end", "why_cancelled"]
+
 #: Outcomes that a reported one may have been recorded as: a request to cancel turns what would be
-#: put back into CANCELLED, and an unasked for CANCELLED is a failure.
+#: put back into CANCELLED, an unasked for CANCELLED is a failure, and so is a suspended task.
 _RECORDED_AS = {
     Outcome.DONE: {Outcome.DONE},
     Outcome.FAILED: {Outcome.FAILED, Outcome.CANCELLED},
     Outcome.CANCELLED: {Outcome.CANCELLED, Outcome.FAILED},
     Outcome.RELEASED: {Outcome.RELEASED, Outcome.CANCELLED},
     Outcome.RESCHEDULED: {Outcome.RESCHEDULED, Outcome.CANCELLED},
+    Outcome.SUSPENDED: {Outcome.SUSPENDED, Outcome.CANCELLED, Outcome.FAILED},
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How one hand-out ended.
-
-    `secret` and `namespace_id` are None where the server itself ends it; else they are the
-    reporter's, and must be the lease's.
-    """
-
-    lease_id: str
-    secret: bytes | None
-    key: TaskKey
-    outcome: Outcome
-    run_ms: float | None = None
-    output: bytes | None = None
-    output_encoding: str | None = None
-    output_schema: str | None = None
-    failure: rows.Json | None = None
-    delay_ms: int = 0
-    timeout: TimeoutKind | None = None
-    namespace_id: int | None = None
-
-
-class Recorded(StrEnum):
-    """What became of an ending."""
-
-    RECORDED = "RECORDED"
-    ALREADY_RECORDED = "ALREADY_RECORDED"
-    LEASE_LOST = "LEASE_LOST"
-
-
-@dataclass(slots=True)
-class Tally:
-    """How many hand-outs ended in which way, for the measures; nothing is decided from it."""
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    timeouts: Counter[TimeoutKind] = field(default_factory=Counter)
-    deaths: Counter[str] = field(default_factory=Counter)
-    retried_count: int = 0
-    run_ms: dict[Outcome, list[float]] = field(default_factory=dict)
-
-    def add(self, other: "Tally") -> None:
-        """Adds another one."""
-        self.outcomes += other.outcomes
-        self.timeouts += other.timeouts
-        self.deaths += other.deaths
-        self.retried_count += other.retried_count
-        for outcome, found in other.run_ms.items():
-            self.ran(outcome, found)
-
-    def ran(self, outcome: Outcome, run_ms: Iterable[float | None]) -> None:
-        """Notes how long handlers ran, as far as they said."""
-        self.run_ms.setdefault(outcome, []).extend(each for each in run_ms if each is not None)
-
-
-@dataclass(slots=True)
-class Ends:
-    """What became of all endings, in their order, and what others may want to know of it."""
-
-    recorded: list[Recorded]
-    over: list[str] = field(default_factory=list)
-    #: Those of them that are over with an output, by namespace: who waits for it has it here.
-    completions: list[tuple[int, leases.Completion]] = field(default_factory=list)
-    #: Hand-outs that the server itself ended, whose workers are to be told.
-    stopped: list[str] = field(default_factory=list)
-    ready_lanes: dict[int, int] = field(default_factory=dict)
-    timed_ms: list[int] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-
-    def put_back(self, task: deliveries.PutBack) -> None:
-        """Notes a task that goes back: its lane with the best rank, or its delay."""
-        if task.delay_ms > 0:
-            self.timed_ms.append(task.delay_ms)
-        else:
-            best = self.ready_lanes.get(task.lane_id, leases.RANK_MAX)
-            self.ready_lanes[task.lane_id] = min(best, task.rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """An ending whose lease is locked and names the task."""
-
-    number: int
-    ending: Ending
-    lease: rows.LeaseRow
-    at: int
-
-    @property
-    def attempt(self) -> int:
-        return self.lease.attempts[self.at]
-
-    @property
-    def delivery(self) -> int:
-        return self.lease.deliveries[self.at]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is inserted for a hand-out, and what follows if the insert wins."""
-
-    held: _Held
-    delivery: deliveries.NewDelivery
-    back: deliveries.PutBack | None
-    death: deliveries.Death | None
 
 
 def end(
@@ -169,12 +78,13 @@ def end(
     if locked is None:
         locked = leases.lock(conn, sorted({ending.lease_id for ending in endings}))
     held, unheld = _match(endings, locked)
-    plans = _plan(conn, catalogue, held)
+    runs = end_runs.lock(conn, catalogue, held)
+    plans = _plan(conn, catalogue, held, runs)
     ends = Ends(recorded=[Recorded.LEASE_LOST] * len(endings))
     if plans:
         # A hand-out that is reported twice in one batch is won by the first: only that one is
         # inserted, since the insert does not say which of two equal keys it took.
-        firsts: dict[tuple[str, int], _Plan] = {}
+        firsts: dict[tuple[str, int], Plan] = {}
         for plan in plans:
             firsts.setdefault((plan.delivery.task_id, plan.delivery.delivery), plan)
         won = deliveries.insert(conn, [plan.delivery for plan in firsts.values()], now=now)
@@ -189,14 +99,14 @@ def end(
 
 def _match(
     endings: Sequence[Ending], locked: Sequence[rows.LeaseRow]
-) -> tuple[list[_Held], list[tuple[int, Ending]]]:
+) -> tuple[list[Held], list[tuple[int, Ending]]]:
     """Splits endings into those whose lease is theirs, and the others."""
     by_id = {lease.lease_id: lease for lease in locked}
     places = {
         lease.lease_id: {task_id: at for at, task_id in enumerate(lease.task_ids)}
         for lease in locked
     }
-    held: list[_Held] = []
+    held: list[Held] = []
     unheld: list[tuple[int, Ending]] = []
     for number, ending in enumerate(endings):
         lease = by_id.get(ending.lease_id)
@@ -204,7 +114,7 @@ def _match(
         if lease is None or at is None or not _is_of(ending, lease):
             unheld.append((number, ending))
         else:
-            held.append(_Held(number, ending, lease, at))
+            held.append(Held(number, ending, lease, at))
     return held, unheld
 
 
@@ -215,7 +125,9 @@ def _is_of(ending: Ending, lease: rows.LeaseRow) -> bool:
     )
 
 
-def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan]:
+def _plan(
+    conn: Conn, catalogue: Catalogue, held: Sequence[Held], runs: Mapping[str, Run]
+) -> list[Plan]:
     """Decides for each hand-out what is written, reading what the decisions need in bulk."""
     unsure = [one for one in held if one.ending.outcome is not Outcome.DONE]
     cancelled: dict[str, str] = {}
@@ -226,47 +138,51 @@ def _plan(conn: Conn, catalogue: Catalogue, held: Sequence[_Held]) -> list[_Plan
         ids = deliveries.policy_ids(conn, task_keys)
         found = catalogue.policies(ids.values(), conn)
         policies = {task_id: found[policy_id] for task_id, policy_id in ids.items()}
-    return [
-        _decide(
-            conn,
-            catalogue,
-            one,
-            cancel_reason=cancelled.get(one.ending.key.task_id),
-            policy=policies.get(one.ending.key.task_id),
-        )
-        for one in held
-    ]
+    plans: list[Plan] = []
+    for one in held:
+        task_id = one.ending.key.task_id
+        reason = cancelled.get(task_id)
+        run = runs.get(task_id)
+        if run is None:
+            policy = policies.get(task_id)
+            plans.append(_decide(conn, catalogue, one, cancel_reason=reason, policy=policy))
+        else:
+            plans.append(end_runs.decide(one, run, cancel_reason=reason))
+    return plans
 
 
 def _decide(
     conn: Conn,
     catalogue: Catalogue,
-    held: _Held,
+    held: Held,
     *,
     cancel_reason: str | None,
     policy: Policy | None,
-) -> _Plan:
+) -> Plan:
     ending = held.ending
     if ending.outcome is Outcome.DONE:
-        return _final(held, Outcome.DONE)
+        return final_plan(held, Outcome.DONE)
     if cancel_reason is not None:
-        return _final(held, Outcome.CANCELLED, why_cancelled(cancel_reason))
+        return final_plan(held, Outcome.CANCELLED, why_cancelled(cancel_reason))
     if policy is None:
         raise AssertionError(f"task {ending.key.task_id} has a lease but no row")
     if ending.outcome is Outcome.RELEASED:
-        back = _back(held, policy, seq=held.lease.seqs[held.at])
-        return _Plan(held, _delivery(held, Outcome.RELEASED, final=False), back, None)
+        back = put_back(held, policy, seq=held.lease.seqs[held.at])
+        return Plan(held, new_delivery(held, Outcome.RELEASED, final=False), back, None)
     if ending.outcome is Outcome.RESCHEDULED:
-        back = _back(held, policy, delay_ms=ending.delay_ms)
-        return _Plan(held, _delivery(held, Outcome.RESCHEDULED, final=False), back, None)
+        back = put_back(held, policy, delay_ms=ending.delay_ms)
+        return Plan(held, new_delivery(held, Outcome.RESCHEDULED, final=False), back, None)
     if ending.outcome is Outcome.LOST:
         return _lost(conn, catalogue, held, policy)
     if ending.outcome is Outcome.TIMED_OUT:
         return _timed_out(held, policy)
+    if ending.outcome is Outcome.SUSPENDED:
+        failure = {"type": "NotARun", "message": "a task was reported as suspended or blocked"}
+        return _failed(replace(held, ending=replace(ending, failure=failure)), policy)
     return _failed(held, policy)
 
 
-def _lost(conn: Conn, catalogue: Catalogue, held: _Held, policy: Policy) -> _Plan:
+def _lost(conn: Conn, catalogue: Catalogue, held: Held, policy: Policy) -> Plan:
     lost_count = held.lease.lost_counts[held.at] + 1
     verdict = retry.after_loss(lost_count)
     if isinstance(verdict, retry.Dead):
@@ -274,11 +190,11 @@ def _lost(conn: Conn, catalogue: Catalogue, held: _Held, policy: Policy) -> _Pla
     lane_id = held.lease.lane_id
     if lost_count >= limits.SUSPECT_LOST:
         lane_id = catalogue.suspect_lane_id(lane_id, conn)
-    back = _back(held, policy, lane_id=lane_id, lost_count=lost_count, delay_ms=verdict.delay_ms)
-    return _Plan(held, _delivery(held, Outcome.LOST, final=False), back, None)
+    back = put_back(held, policy, lane_id=lane_id, lost_count=lost_count, delay_ms=verdict.delay_ms)
+    return Plan(held, new_delivery(held, Outcome.LOST, final=False), back, None)
 
 
-def _failed(held: _Held, policy: Policy) -> _Plan:
+def _failed(held: Held, policy: Policy) -> Plan:
     failure = held.ending.failure or {"type": CANCELLED_TYPE, "message": "the handler gave up"}
     verdict = retry.after_failure(
         policy,
@@ -290,11 +206,11 @@ def _failed(held: _Held, policy: Policy) -> _Plan:
     )
     if isinstance(verdict, retry.Dead):
         return _dead(held, Outcome.FAILED, verdict)
-    back = _back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
-    return _Plan(held, _delivery(held, Outcome.FAILED, final=False), back, None)
+    back = put_back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
+    return Plan(held, new_delivery(held, Outcome.FAILED, final=False), back, None)
 
 
-def _timed_out(held: _Held, policy: Policy) -> _Plan:
+def _timed_out(held: Held, policy: Policy) -> Plan:
     if held.ending.timeout is None:
         raise AssertionError("a timeout has a kind")
     verdict = retry.after_timeout(
@@ -304,14 +220,14 @@ def _timed_out(held: _Held, policy: Policy) -> _Plan:
         share=random.random(),  # noqa: S311 - spreads load, guards nothing
     )
     if isinstance(verdict, retry.TimedOut):
-        return _final(held, Outcome.TIMED_OUT)
+        return final_plan(held, Outcome.TIMED_OUT)
     if isinstance(verdict, retry.Dead):
         return _dead(held, Outcome.TIMED_OUT, verdict)
-    back = _back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
-    return _Plan(held, _delivery(held, Outcome.TIMED_OUT, final=False), back, None)
+    back = put_back(held, policy, attempt=held.attempt + 1, delay_ms=verdict.delay_ms)
+    return Plan(held, new_delivery(held, Outcome.TIMED_OUT, final=False), back, None)
 
 
-def _dead(held: _Held, outcome: Outcome, verdict: retry.Dead) -> _Plan:
+def _dead(held: Held, outcome: Outcome, verdict: retry.Dead) -> Plan:
     death = deliveries.Death(
         run_id=held.ending.key.run_id,
         task_id=held.ending.key.task_id,
@@ -320,97 +236,20 @@ def _dead(held: _Held, outcome: Outcome, verdict: retry.Dead) -> _Plan:
         attempt=held.attempt,
         reason=verdict.reason,
     )
-    return _Plan(held, _delivery(held, outcome, final=True), None, death)
+    return Plan(held, new_delivery(held, outcome, final=True), None, death)
 
 
-def why_cancelled(reason: str) -> rows.Json | None:
-    """Gives the failure of a cancelled task, in which the reason outlives the request."""
-    return {"type": CANCELLED_TYPE, "message": reason} if reason else None
-
-
-def _final(held: _Held, outcome: Outcome, failure: rows.Json | None = None) -> _Plan:
-    return _Plan(held, _delivery(held, outcome, final=True, failure=failure), None, None)
-
-
-def _delivery(
-    held: _Held, outcome: Outcome, *, final: bool, failure: rows.Json | None = None
-) -> deliveries.NewDelivery:
-    ending = held.ending
-    failure = ending.failure or failure
-    if outcome is Outcome.LOST:
-        failure = {"type": "LeaseLost", "message": "the worker was lost before it reported"}
-    output, encoding, schema = _left(held, outcome)
-    return deliveries.NewDelivery(
-        run_id=ending.key.run_id,
-        task_id=ending.key.task_id,
-        lease_id=ending.lease_id,
-        session_id=held.lease.session_id,
-        delivery=held.delivery,
-        attempt=held.attempt,
-        outcome=outcome,
-        final=final,
-        run_ms=_run_ms(held),
-        output=output,
-        output_encoding=encoding,
-        output_schema=schema,
-        failure=failure,
-    )
-
-
-def _run_ms(held: _Held) -> float | None:
-    """Gives how long the handler ran: as its worker says, or else since the start that it told."""
-    ending, lease = held.ending, held.lease
-    started = lease.started_task_ids or []
-    if ending.run_ms is not None or ending.key.task_id not in started:
-        return ending.run_ms
-    started_at = (lease.started_at or [])[started.index(ending.key.task_id)]
-    return max((lease.read_at - started_at).total_seconds() * 1000, 0.0)
-
-
-def _left(held: _Held, outcome: Outcome) -> tuple[bytes | None, str | None, str | None]:
-    """Gives what a hand-out leaves: its output, or the last progress of a handler that had none."""
-    ending = held.ending
-    said = (held.lease.details or {}).get(ending.key.task_id)
-    if outcome is Outcome.DONE or ending.output is not None or said is None:
-        return ending.output, ending.output_encoding, ending.output_schema
-    return base64.b64decode(said["data"]), said["encoding"], said["schema"]
-
-
-def _back(
-    held: _Held,
-    policy: Policy,
-    *,
-    lane_id: int | None = None,
-    attempt: int | None = None,
-    lost_count: int | None = None,
-    seq: int | None = None,
-    delay_ms: int = 0,
-) -> deliveries.PutBack:
-    lease, at = held.lease, held.at
-    return deliveries.PutBack(
-        run_id=held.ending.key.run_id,
-        task_id=held.ending.key.task_id,
-        namespace_id=lease.namespace_id,
-        lane_id=lease.lane_id if lane_id is None else lane_id,
-        rank=lease.ranks[at],
-        attempt=lease.attempts[at] if attempt is None else attempt,
-        delivery=lease.deliveries[at] + 1,
-        lost_count=lease.lost_counts[at] if lost_count is None else lost_count,
-        seq=seq,
-        delay_ms=delay_ms,
-        total_by=None if lease.total_bys is None else lease.total_bys[at],
-        start_ms=policy.limit_ms(TimeoutKind.SCHEDULE_TO_START),
-    )
-
-
-def _follow_up(conn: Conn, winners: Sequence[_Plan], ends: Ends, now: datetime | None) -> None:
+def _follow_up(conn: Conn, winners: Sequence[Plan], ends: Ends, now: datetime | None) -> None:
     """Writes what follows from the deliveries that were inserted, and only from those."""
     for plan in winners:
         ends.recorded[plan.held.number] = Recorded.RECORDED
     if not winners:
         return
     leases.spend(conn, Counter(plan.held.lease.lease_id for plan in winners))
-    backs = [plan.back for plan in winners if plan.back is not None]
+    backs = [plan.back for plan in winners if plan.back is not None and plan.settled is None]
+    activations = [plan for plan in winners if plan.settled is not None]
+    if activations:
+        backs += end_runs.follow_up(conn, activations, ends, now)
     if backs:
         deliveries.put_back(conn, backs, now=now)
         for back in backs:
@@ -422,6 +261,7 @@ def _follow_up(conn: Conn, winners: Sequence[_Plan], ends: Ends, now: datetime |
     if over:
         cancels.delete(conn, over)
         ends.over = [key.task_id for key in over]
+        ends.inboxes.update(key.run_id for key in over if key.run_id != key.task_id)
     _count(winners, ends.tally)
     ends.stopped = [
         plan.delivery.task_id
@@ -431,7 +271,7 @@ def _follow_up(conn: Conn, winners: Sequence[_Plan], ends: Ends, now: datetime |
     ]
 
 
-def _count(winners: Sequence[_Plan], tally: Tally) -> None:
+def _count(winners: Sequence[Plan], tally: Tally) -> None:
     for plan in winners:
         outcome = Outcome(plan.delivery.outcome)
         tally.outcomes[outcome] += 1

@@ -1,25 +1,57 @@
-"""Enqueueing: many calls in one transaction, each item answered for itself.
+"""Enqueueing tasks and starting runs: many calls in one transaction, each item answered for itself.
 
 Ids are made first. Then request ids are claimed (a call that was answered before is answered the
-same and stores nothing), then idempotency keys (an item whose key stands is answered by its task),
-then everything that is left is stored in one statement. Holds INV-06, INV-07, INV-09.
+same and stores nothing), then idempotency keys (an item whose key stands is answered by what it
+stands for), then everything that is left is stored: tasks, and runs with their rows in tasks. Holds
+INV-06, INV-07, INV-09.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tenure_service.engine import limits
 from tenure_service.engine.errors import Reason, TenureError
-from tenure_service.engine.policy import PartialPolicy, Policy, TimeoutKind, resolve
+from tenure_service.engine.policy import (
+    PartialPolicy,
+    Policy,
+    Timeout,
+    TimeoutAction,
+    TimeoutKind,
+    resolve,
+)
 from tenure_service.engine.tokens import task_id_text
-from tenure_service.store import keys, partitions, rows, tasks
+from tenure_service.store import keys, partitions, rows, runs, tasks
 from tenure_service.store.database import Conn, Database, PartitionMissing
-from tenure_service.store.registry import Lane
+from tenure_service.store.registry import ANY_VERSION, Lane
 from tenure_service.usecase.catalogue import Catalogue, Sources
 
 _KIND = "ENQUEUE"
+_START_KIND = "START"
+#: How the errors of keys speak of what they stand for.
+_SPOKEN: Final = {
+    keys.TASK: ("a task", "existing_task_id"),
+    keys.RUN: ("a workflow", "existing_run_id"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShape:
+    """What runs have beside what tasks have."""
+
+    timeout_ms: int | None = None
+    attributes: rows.Json | None = None
+    recovery_attempts: int = limits.RECOVERY_ATTEMPTS
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of a run's root: a function that raised is not run again."""
+        total = None
+        if self.timeout_ms is not None:
+            total = Timeout(self.timeout_ms, TimeoutAction.TIME_OUT)
+        return Policy(max_attempts=1, total=total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +69,8 @@ class Shape:
     policy: PartialPolicy | None = None
     declared: PartialPolicy | None = None
     traceparent: str | None = None
+    #: What makes runs of them, not tasks.
+    run: RunShape | None = None
 
 
 class Item(NamedTuple):
@@ -58,7 +92,7 @@ class Call:
 
 
 class Enqueued(NamedTuple):
-    """A stored task, and the lane it waits in; `lane_id` is None if nobody has to be woken."""
+    """A stored task or run, and the lane it waits in; no `lane_id`: nobody has to be woken."""
 
     task_id: str
     existing: bool = False
@@ -109,17 +143,42 @@ def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
     shapes = {
         (call.namespace_id, id(item.shape)): item.shape for call in calls for item in call.items
     }
+    common = commons(catalogue, shapes)
+    return [
+        _Pending(
+            number,
+            place,
+            item,
+            tasks.NewTask(common[call.namespace_id, id(item.shape)], item.input, item.key),
+        )
+        for number, call in enumerate(calls)
+        for place, item in enumerate(call.items)
+    ]
+
+
+def commons(
+    catalogue: Catalogue, shapes: Mapping[tuple[int, int], Shape]
+) -> dict[tuple[int, int], tasks.Common]:
+    """Resolves lanes and policies of shapes by (namespace, anything), each set in one look-up."""
     lanes = {
-        named: Lane(named[0], shape.queue, shape.name, shape.lane_key)
+        named: Lane(
+            named[0],
+            shape.queue,
+            shape.name,
+            shape.lane_key,
+            app_version="" if shape.run is None else ANY_VERSION,
+        )
         for named, shape in shapes.items()
     }
     policies = {
         named: _policy(shape, catalogue.sources(named[0], shape.name))
+        if shape.run is None
+        else shape.run.policy
         for named, shape in shapes.items()
     }
     lane_ids = catalogue.lane_ids(lanes.values())
     policy_ids = catalogue.policy_ids(policies.values())
-    common = {
+    return {
         named: tasks.Common(
             namespace_id=named[0],
             lane_id=lane_ids[lanes[named]],
@@ -134,16 +193,6 @@ def _prepare(catalogue: Catalogue, calls: Sequence[Call]) -> list[_Pending]:
         )
         for named, shape in shapes.items()
     }
-    return [
-        _Pending(
-            number,
-            place,
-            item,
-            tasks.NewTask(common[call.namespace_id, id(item.shape)], item.input, item.key),
-        )
-        for number, call in enumerate(calls)
-        for place, item in enumerate(call.items)
-    ]
 
 
 def _policy(shape: Shape, sources: Sources) -> Policy:
@@ -190,12 +239,35 @@ def _store(
         slots[pending.call][pending.place] = answer
     if stored:
         tasks.insert(conn, [p.task_id for p in stored], [p.task for p in stored], now=now)
+        started = [
+            new_run(p.task_id, p.item.shape, p.task.common)
+            for p in stored
+            if p.item.shape.run is not None
+        ]
+        if started:
+            runs.insert(conn, started, now=now)
     return [
         refused[number]
         if number in refused
         else [answer for answer in slots[twins.get(number, number)] if answer is not None]
         for number in range(len(calls))
     ]
+
+
+def new_run(
+    run_id: str, shape: Shape, common: tasks.Common, *, parent_run_id: str | None = None
+) -> runs.NewRun:
+    """Gives the run of a shape that says what runs have."""
+    if shape.run is None:
+        raise AssertionError("a shape of tasks makes no run")
+    return runs.NewRun(
+        run_id=run_id,
+        namespace_id=common.namespace_id,
+        name=shape.name,
+        recovery_attempts=shape.run.recovery_attempts,
+        attributes=shape.run.attributes,
+        parent_run_id=parent_run_id,
+    )
 
 
 def _claim_requests(
@@ -218,7 +290,7 @@ def _claim_requests(
         keys.NewRequest(
             namespace_id=call.namespace_id,
             request_id=call.request_id or "",
-            kind=_KIND,
+            kind=_KIND if call.items[0].shape.run is None else _START_KIND,
             digest=call.digest,
             ids=ids[number],
         )
@@ -283,19 +355,19 @@ def _claim_keys(conn: Conn, keyed: Sequence[_Pending], now: datetime | None) -> 
         return {}
     everyone = wanted = [(pending, _new_key(pending)) for pending in keyed]
     claimed: set[str] = set()
-    found: dict[tuple[int, str], rows.KeyRow] = {}
+    found: dict[tuple[int, str, str], rows.KeyRow] = {}
     while wanted:
         claimed |= keys.claim(conn, [key for _, key in wanted], now=now)
         wanted = [(pending, key) for pending, key in wanted if key.task_id not in claimed]
         if wanted:
             found |= keys.lock(conn, [key for _, key in wanted], now=now)
         # A key that stood may have expired and been forgotten before it was locked: it is free.
-        wanted = [(p, key) for p, key in wanted if (key.namespace_id, key.key) not in found]
+        wanted = [(p, key) for p, key in wanted if key.identity not in found]
     left = [(p, key) for p, key in everyone if key.task_id not in claimed]
     answers: dict[int, Answer] = {}
-    taken_over: dict[tuple[int, str], keys.NewKey] = {}
+    taken_over: dict[tuple[int, str, str], keys.NewKey] = {}
     for pending, key in left:
-        name = (key.namespace_id, key.key)
+        name = key.identity
         row = found[name]
         if row.expired and name not in taken_over:
             taken_over[name] = key
@@ -313,6 +385,7 @@ def _new_key(pending: _Pending) -> keys.NewKey:
     hashed.update(b"\x00" + (item.shape.input_encoding or "json").encode())
     return keys.NewKey(
         namespace_id=pending.task.common.namespace_id,
+        kind=keys.TASK if item.shape.run is None else keys.RUN,
         key=item.key or "",
         task_id=pending.task_id,
         name=item.shape.name,
@@ -333,15 +406,16 @@ def _same(key: keys.NewKey, current: keys.NewKey) -> Answer:
     return _taken(key, current.name, current.task_id)
 
 
-def _taken(key: keys.NewKey, existing_name: str, existing_task_id: str) -> TenureError:
-    what = "another input" if existing_name == key.name else f"a task {existing_name!r}"
+def _taken(key: keys.NewKey, existing_name: str, existing_id: str) -> TenureError:
+    what, id_field = _SPOKEN[key.kind]
+    what = "another input" if existing_name == key.name else f"{what} {existing_name!r}"
     return TenureError(
         Reason.KEY_TAKEN,
-        f"key {key.key!r} stands for {what} ({existing_task_id}), not for this {key.name!r}",
+        f"key {key.key!r} stands for {what} ({existing_id}), not for this {key.name!r}",
         metadata={
             "key": key.key,
             "name": key.name,
             "existing_name": existing_name,
-            "existing_task_id": existing_task_id,
+            id_field: existing_id,
         },
     )

@@ -1,11 +1,12 @@
 """Handing out tasks: picks of several sessions from several lanes, in one transaction."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tenure_service.engine.policy import Policy
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.store import deliveries, leases, rows, sessions
+from tenure_service.store import activations, deliveries, leases, rows, sessions
+from tenure_service.store.activations import Activation
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.leases import Pick
 from tenure_service.telemetry import metrics
@@ -14,12 +15,17 @@ from tenure_service.usecase.catalogue import Catalogue
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one pick took: tasks under one lease, with their policies and left details."""
+    """What one pick took: tasks or runs under one lease, with their policies and left details."""
 
     pick: Pick
     tasks: list[rows.LeasedTask]
     policies: dict[int, Policy]
     details: dict[str, rows.DetailsRow]
+    #: What runs are handed with, by their ids.
+    activations: Mapping[str, Activation] = field(default_factory=dict)
+
+
+_Taken = list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]]
 
 
 def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> list[Grant]:
@@ -29,8 +35,8 @@ def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> li
     thousands of workers that could have it.
     """
 
-    def work(conn: Conn) -> list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]]:
-        taken: list[tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]] = []
+    def work(conn: Conn) -> tuple[_Taken, Mapping[str, Activation]]:
+        taken: _Taken = []
         tried: dict[int, tuple[Pick, int]] = {}
         dry: set[int] = set()
         for pick in picks:
@@ -40,12 +46,20 @@ def lease(database: Database, catalogue: Catalogue, picks: Sequence[Pick]) -> li
             found = ([], {}) if pick.lane_id in dry else take(conn, pick)
             tried[pick.lane_id] = pick, len(found[0])
             taken.append(found)
-        return taken
+        runs = [
+            (task.lease_id, task.run_id)
+            for pick, (tasks, _) in zip(picks, taken, strict=True)
+            if pick.of_runs
+            for task in tasks
+        ]
+        return taken, activations.read(conn, runs) if runs else {}
 
-    taken = database.transact(work)
+    taken, activated = database.transact(work)
     count(task for tasks, _ in taken for task in tasks)
     return [
-        Grant(pick, tasks, catalogue.policies({task.policy_id for task in tasks}), details)
+        Grant(
+            pick, tasks, catalogue.policies({task.policy_id for task in tasks}), details, activated
+        )
         for pick, (tasks, details) in zip(picks, taken, strict=True)
     ]
 
@@ -67,6 +81,9 @@ def _ran_dry(conn: Conn, pick: Pick, task_count: int) -> bool:
 def take(conn: Conn, pick: Pick) -> tuple[list[rows.LeasedTask], dict[str, rows.DetailsRow]]:
     """Leases tasks for one pick inside the caller's transaction, with what was left for them."""
     tasks = leases.take(conn, pick)
+    if pick.of_runs:
+        # What an activation leaves for the next one are its steps.
+        return tasks, {}
     again = [
         (TaskKey(task.run_id, task.task_id), task.delivery - 1)
         for task in tasks

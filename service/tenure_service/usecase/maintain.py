@@ -6,7 +6,7 @@ from tenure_service.store import cancels, keys, partitions, rows, sessions, time
 from tenure_service.store.database import Conn, Database
 
 
-def due(database: Database, served: Sequence[tuple[int, str, str]]) -> rows.Due:
+def due(database: Database, served: Sequence[tuple[int, str, str, str]]) -> rows.Due:
     """Says what there is to do; see `store.timers.due`."""
     return database.read(lambda conn: timers.due(conn, served))
 

@@ -5,9 +5,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tenure_service.store import leases, registry, rows, sessions
+from tenure_service.store import leases, registry, rows, sessions, versions
 from tenure_service.store.database import Conn, Database
 from tenure_service.store.sessions import NewSession, Presence
+from tenure_service.store.versions import WorkflowHandler
 from tenure_service.usecase import expire
 from tenure_service.usecase.catalogue import Catalogue
 from tenure_service.usecase.end import Ends
@@ -51,6 +52,7 @@ def open_session(
     session: NewSession,
     declared: Sequence[tuple[str, rows.Json]],
     *,
+    workflows: Sequence[WorkflowHandler] = (),
     resume_session_id: str | None = None,
 ) -> Opened:
     """Opens or resumes a session, and notes what its code declares.
@@ -62,6 +64,8 @@ def open_session(
         declared_news = bool(declared) and registry.declare(
             conn, session.namespace_id, session.app_version, declared
         )
+        if workflows:
+            versions.note(conn, session.namespace_id, workflows)
         row = None
         if resume_session_id is not None:
             row = sessions.resume(conn, resume_session_id, session)
@@ -79,7 +83,7 @@ def open_session(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTask:
-    """A task that a resumed worker holds."""
+    """A task, or an activation of a run, that a resumed worker holds."""
 
     lease_id: str
     secret: bytes
@@ -89,6 +93,7 @@ class HeldTask:
     attempt: int
     queue: str
     suspect: bool
+    activation: bool
 
 
 def take_over(
@@ -116,6 +121,7 @@ def take_over(
             attempt=row.attempt,
             queue=lanes[row.lane_id].queue,
             suspect=lanes[row.lane_id].suspect,
+            activation=lanes[row.lane_id].is_of_runs,
         )
         for row in found
     ]

@@ -17,9 +17,9 @@ from tenure_service.engine import retry
 from tenure_service.engine.policy import Policy, TimeoutAction, TimeoutKind
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.store import deliveries, leases, rows, timers
+from tenure_service.store import deliveries, inbox, leases, rows, timers
 from tenure_service.store.database import Conn, Database
-from tenure_service.usecase import end
+from tenure_service.usecase import end, end_runs
 from tenure_service.usecase.catalogue import Catalogue
 
 _log = logging.getLogger(__name__)
@@ -44,17 +44,13 @@ def sweep(
     """Ends what is overdue, under some leases and of some waiting tasks; None if nothing was."""
     held = database.transact(lambda conn: _sweep_leases(conn, catalogue, now))
     waiting = database.transact(lambda conn: _sweep_waiting(conn, catalogue, now))
-    found = [ends for ends in (held, waiting) if ends is not None]
+    runs = database.transact(lambda conn: _sweep_runs(conn, catalogue, now))
+    found = [ends for ends in (held, waiting, runs) if ends is not None]
     if not found:
         return None
     merged = found[0]
     for ends in found[1:]:
-        merged.over += ends.over
-        merged.stopped += ends.stopped
-        merged.timed_ms += ends.timed_ms
-        merged.tally.add(ends.tally)
-        for lane_id, rank in ends.ready_lanes.items():
-            merged.ready_lanes[lane_id] = min(rank, merged.ready_lanes.get(lane_id, rank))
+        merged.add(ends)
     return merged
 
 
@@ -264,10 +260,33 @@ def _write_waiting(conn: Conn, fates: _Fates, now: datetime | None) -> end.Ends:
     if fates.ends:
         deliveries.insert(conn, fates.ends, now=now)
         ends.over = [one.task_id for one in fates.ends if one.final]
+        ends.inboxes.update(
+            one.run_id for one in fates.ends if one.final and one.run_id != one.task_id
+        )
     if fates.backs:
         deliveries.put_back(conn, fates.backs, now=now)
         for back in fates.backs:
             ends.put_back(back)
     if fates.deaths:
         deliveries.bury(conn, fates.deaths, now=now)
+    return ends
+
+
+def _sweep_runs(conn: Conn, catalogue: Catalogue, now: datetime | None) -> end.Ends | None:
+    """Ends runs whose timeout is over while no worker has them; those that are locked come later."""
+    overdue = inbox.overdue(conn, _WAITING_A_PASS, now=now)
+    locked = inbox.lock_free(conn, overdue) if overdue else {}
+    if not locked:
+        return None
+    taken = inbox.take_overdue(conn, locked.keys(), now=now)
+    ids = deliveries.policy_ids(conn, [TaskKey(row.run_id, row.task_id) for row in taken])
+    policies = catalogue.policies(ids.values(), conn)
+    failures = {
+        row.run_id: failure(
+            TimeoutKind.TOTAL, policies[ids[row.run_id]].limit_ms(TimeoutKind.TOTAL)
+        )
+        for row in taken
+    }
+    ends = end_runs.finish(conn, taken, Outcome.TIMED_OUT, failures, now)
+    ends.tally.timeouts[TimeoutKind.TOTAL] += len(taken)
     return ends

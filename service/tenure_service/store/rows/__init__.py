@@ -26,6 +26,12 @@ from tenure_service.store.rows.doctor import (
     DoctorUuid,
 )
 from tenure_service.store.rows.json import Json
+from tenure_service.store.rows.matching import (
+    ActivationRow,
+    OrphanedLane,
+    RunAdopted,
+    SessionVersion,
+)
 from tenure_service.store.rows.moving import (
     CancelNotice,
     CancelOverdue,
@@ -93,8 +99,24 @@ from tenure_service.store.rows.restoring import (
     RestoreData,
     RestoreRow,
 )
+from tenure_service.store.rows.running import RunNamed, RunRow, StepPlace
+from tenure_service.store.rows.stepping import (
+    ChildResultRow,
+    StepFence,
+    StepInserted,
+    StepLease,
+    StepRow,
+    StepRun,
+)
+from tenure_service.store.rows.waking import (
+    InboxTaken,
+    RunLocked,
+    RunReadied,
+    WaitSetCounted,
+)
 
 __all__ = [
+    "ActivationRow",
     "ApiKeyRow",
     "ApiKeyWorkers",
     "AsideRow",
@@ -104,6 +126,7 @@ __all__ = [
     "CancelOverdue",
     "CancelRequested",
     "CancelStanding",
+    "ChildResultRow",
     "ClockRow",
     "CompletedCount",
     "DeadLetterHeld",
@@ -129,6 +152,7 @@ __all__ = [
     "ExplainRow",
     "HolderRow",
     "IdMade",
+    "InboxTaken",
     "Json",
     "KeyClaimed",
     "KeyRow",
@@ -141,6 +165,7 @@ __all__ = [
     "LeasedTask",
     "LetterRow",
     "NamespaceRow",
+    "OrphanedLane",
     "OutstandingTask",
     "PartitionRow",
     "PolicyRow",
@@ -153,12 +178,24 @@ __all__ = [
     "RestoreCounts",
     "RestoreData",
     "RestoreRow",
+    "RunAdopted",
+    "RunLocked",
+    "RunNamed",
+    "RunReadied",
+    "RunRow",
     "ServerIncarnation",
     "SessionHeld",
     "SessionKey",
     "SessionOpened",
     "SessionRow",
     "SessionTakes",
+    "SessionVersion",
+    "StepFence",
+    "StepInserted",
+    "StepLease",
+    "StepPlace",
+    "StepRow",
+    "StepRun",
     "TaskDefPolicies",
     "TaskDefRow",
     "TaskKey",
@@ -170,6 +207,7 @@ __all__ = [
     "TimerFired",
     "TransactionFate",
     "TransactionMark",
+    "WaitSetCounted",
     "WaitingOverdue",
     "WaitingTaken",
 ]

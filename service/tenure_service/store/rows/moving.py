@@ -175,11 +175,12 @@ class CancelNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelOverdue:
-    """A task whose grace is over."""
+    """A task or a run whose request to cancel somebody must see to."""
 
     namespace_id: int
     run_id: str
     task_id: str
+    of_run: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,7 @@ class Due:
     timer_due_ms: int | None
     cancel_overdue: bool
     cancel_requested: bool
+    run_told: bool
     timeout_due: bool
     ready_lane_ids: list[int]
 

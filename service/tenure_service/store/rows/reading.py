@@ -73,12 +73,13 @@ class TaskOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultRow:
-    """How a task was over; `outcome` is None while it is not."""
+    """How a task or a run was over; `outcome` is None while it is not."""
 
     run_id: str
     task_id: str
     outcome: str | None
     dead: bool
+    of_run: bool
     attempt: int | None
     output: bytes | None
     output_encoding: str | None

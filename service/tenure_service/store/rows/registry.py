@@ -53,6 +53,7 @@ class LaneRow:
     name: str
     lane_key: str
     suspect: bool
+    app_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,11 @@ limit 10000;
 select
     c.namespace_id,
     c.run_id::text,
-    c.task_id::text
+    c.task_id::text,
+    c.task_id = c.run_id and exists (
+        select 1 from runs as u
+        where u.run_id = c.run_id
+    ) as of_run
 from cancel_requests as c
 where c.deadline_at <= coalesce(%(now)s::timestamptz, now())
 order by c.deadline_at
@@ -120,3 +124,83 @@ select
 from leases as l
 inner join cancel_requests as c on c.task_id = any(l.task_ids)
 where l.lease_id = any(%(lease_ids)s::uuid []);
+
+-- name: cancel_request_spread :exec
+-- Asks for the end of what runs have started that are over: of their tasks and runs that are not.
+-- One that ends meanwhile keeps its request until somebody looks at those that stand.
+-- Invariants: INV-02. Locks: the unique keys, in order; the caller holds the runs. Index:
+-- tasks_pkey, deliveries_pkey, dead_letters_pkey, runs_parent_idx, cancel_requests_pkey.
+insert into cancel_requests (run_id, task_id, namespace_id, reason, deadline_at)
+select
+    o.run_id,
+    o.task_id,
+    o.namespace_id,
+    %(reason)s::text,
+    coalesce(%(now)s::timestamptz, now()) + %(grace_ms)s::bigint * interval '1 millisecond'
+from (
+    select t.run_id, t.task_id, t.namespace_id
+    from unnest(%(run_ids)s::uuid []) as i (run_id)
+    inner join tasks as t on t.run_id = i.run_id and t.task_id <> t.run_id
+    left join lateral (
+        select e.delivery, e.final
+        from deliveries as e
+        where e.run_id = t.run_id and e.task_id = t.task_id
+        order by e.delivery desc
+        limit 1
+    ) as d on d.final
+    left join dead_letters as g
+        on g.run_id = t.run_id and g.task_id = t.task_id and g.delivery = d.delivery
+        and g.state = 'REPLAYED'
+    where d.delivery is null or g.task_id is not null
+    union all
+    select c.run_id, c.run_id, c.namespace_id
+    from unnest(%(run_ids)s::uuid []) as i (run_id)
+    inner join runs as c on c.parent_run_id = i.run_id
+    where c.ended_at is null
+) as o
+order by o.run_id, o.task_id
+on conflict do nothing;
+
+-- name: cancel_request_idle :many CancelOverdue
+-- Finds requests that nobody is told of: of tasks that wait, of runs that wait for something or
+-- that no worker has had, and of what was over before its request stood. They come from the ends
+-- of runs (cancel_request_spread); whoever cancels directly sees to them itself.
+-- Invariants: INV-02, INV-10. Locks: none. Index: ready_tasks_task_idx, timers_task_idx, runs_pkey,
+-- deliveries_pkey; requests are few.
+select
+    c.namespace_id,
+    c.run_id::text,
+    c.task_id::text,
+    u.run_id is not null as of_run
+from cancel_requests as c
+left join runs as u on u.run_id = c.run_id and c.task_id = c.run_id
+where
+    u.ended_at is not null
+    or exists (select 1 from timers as w where w.task_id = c.task_id)
+    or exists (
+        select 1 from ready_tasks as r
+        where r.task_id = c.task_id and (u.run_id is null or r.delivery = 1)
+    )
+    or u.run_id is null
+    and not exists (select 1 from leases as l where l.task_ids @> array[c.task_id])
+limit 500;
+
+-- name: run_ready_take :many WaitingTaken
+-- Takes locked runs out of their lanes, up to a number of their next hand-out.
+-- Invariants: INV-07. Locks: runs held by the caller; the rows. Index: ready_tasks_task_idx.
+delete from ready_tasks as r
+where
+    r.task_id = any(%(run_ids)s::uuid [])
+    and r.delivery <= %(delivery_max)s::integer
+    and r.run_id = r.task_id
+returning r.run_id::text, r.task_id::text, r.attempt, r.delivery;
+
+-- name: run_timer_take :many WaitingTaken
+-- Takes locked runs off the clock, up to a number of their next hand-out.
+-- Invariants: INV-07, INV-12. Locks: runs held by the caller; the rows. Index: timers_task_idx.
+delete from timers as w
+where
+    w.task_id = any(%(run_ids)s::uuid [])
+    and w.delivery <= %(delivery_max)s::integer
+    and w.run_id = w.task_id
+returning w.run_id::text, w.task_id::text, w.attempt, w.delivery;

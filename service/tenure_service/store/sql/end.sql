@@ -118,48 +118,58 @@ for update of l;
 
 -- name: delivery_insert :many DeliveryInserted
 -- Ends hand-outs; whoever inserts wins. The caller holds the lease rows, and decides everything
--- that follows from the rows that come back.
--- Invariants: INV-07. Locks: none beyond the caller's. Index: deliveries_pkey.
-insert into deliveries (
-    run_id, task_id, lease_id, session_id, started_at, ended_at, delivery, attempt,
-    outcome, final, output, output_encoding, output_schema, failure
+-- that follows from the rows that come back. The run whose task is over is told in its inbox.
+-- Invariants: INV-02, INV-07. Locks: none beyond the caller's. Index: deliveries_pkey.
+with ended as (
+    insert into deliveries (
+        run_id, task_id, lease_id, session_id, started_at, ended_at, delivery, attempt,
+        outcome, final, output, output_encoding, output_schema, failure
+    )
+    select
+        i.run_id,
+        i.task_id,
+        i.lease_id,
+        i.session_id,
+        coalesce(%(now)s::timestamptz, now()) - i.run_ms * interval '1 millisecond',
+        coalesce(%(now)s::timestamptz, now()),
+        i.delivery,
+        i.attempt,
+        i.outcome,
+        i.final,
+        i.output,
+        i.output_encoding,
+        i.output_schema,
+        i.failure
+    from unnest(
+        %(run_ids)s::uuid [],
+        %(task_ids)s::uuid [],
+        %(lease_ids)s::uuid [],
+        %(session_ids)s::uuid [],
+        %(run_ms)s::float8 [],
+        %(deliveries)s::integer [],
+        %(attempts)s::integer [],
+        %(outcomes)s::delivery_outcome [],
+        %(finals)s::boolean [],
+        %(outputs)s::bytea [],
+        %(output_encodings)s::text [],
+        %(output_schemas)s::text [],
+        %(failures)s::jsonb []
+    ) as i (
+        run_id, task_id, lease_id, session_id, run_ms, delivery, attempt, outcome, final,
+        output, output_encoding, output_schema, failure
+    )
+    order by i.run_id, i.task_id, i.delivery
+    on conflict do nothing
+    returning run_id, task_id, delivery, final
+),
+told as (
+    insert into run_inbox (run_id, child_id)
+    select e.run_id, e.task_id
+    from ended as e
+    where e.final and e.run_id <> e.task_id
 )
-select
-    i.run_id,
-    i.task_id,
-    i.lease_id,
-    i.session_id,
-    coalesce(%(now)s::timestamptz, now()) - i.run_ms * interval '1 millisecond',
-    coalesce(%(now)s::timestamptz, now()),
-    i.delivery,
-    i.attempt,
-    i.outcome,
-    i.final,
-    i.output,
-    i.output_encoding,
-    i.output_schema,
-    i.failure
-from unnest(
-    %(run_ids)s::uuid [],
-    %(task_ids)s::uuid [],
-    %(lease_ids)s::uuid [],
-    %(session_ids)s::uuid [],
-    %(run_ms)s::float8 [],
-    %(deliveries)s::integer [],
-    %(attempts)s::integer [],
-    %(outcomes)s::delivery_outcome [],
-    %(finals)s::boolean [],
-    %(outputs)s::bytea [],
-    %(output_encodings)s::text [],
-    %(output_schemas)s::text [],
-    %(failures)s::jsonb []
-) as i (
-    run_id, task_id, lease_id, session_id, run_ms, delivery, attempt, outcome, final,
-    output, output_encoding, output_schema, failure
-)
-order by i.run_id, i.task_id, i.delivery
-on conflict do nothing
-returning task_id::text, delivery;
+select e.task_id::text, e.delivery
+from ended as e;
 
 -- name: delivery_classify :many DeliveryEnded
 -- Says how hand-outs that could not be ended now had ended, for the lease that a result names.
@@ -227,18 +237,22 @@ from unnest(
 );
 
 -- name: timer_insert :exec
--- Makes tasks wait for their next attempt.
+-- Makes tasks wait for their next attempt, and suspended runs for their time: one without a time
+-- waits until something wakes it, or until its total timeout.
 -- Invariants: INV-07, INV-08. Locks: none beyond the caller's. Index: none.
 insert into timers (
     fire_at, kind, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count,
     total_by, start_ms
 )
 select
-    least(
-        i.total_by,
-        coalesce(%(now)s::timestamptz, now()) + i.delay_ms * interval '1 millisecond'
+    coalesce(
+        least(
+            i.total_by,
+            coalesce(%(now)s::timestamptz, now()) + i.delay_ms * interval '1 millisecond'
+        ),
+        '9999-01-01 00:00:00+00'
     ),
-    'BACKOFF',
+    i.kind,
     i.namespace_id,
     i.lane_id,
     i.rank,
@@ -251,6 +265,7 @@ select
     i.start_ms
 from unnest(
     %(delays_ms)s::bigint [],
+    %(kinds)s::timer_kind [],
     %(namespace_ids)s::integer [],
     %(lane_ids)s::integer [],
     %(ranks)s::smallint [],
@@ -262,7 +277,7 @@ from unnest(
     %(total_bys)s::timestamptz [],
     %(starts_ms)s::bigint []
 ) as i (
-    delay_ms, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count,
+    delay_ms, kind, namespace_id, lane_id, rank, run_id, task_id, attempt, delivery, lost_count,
     total_by, start_ms
 );
 

@@ -167,7 +167,7 @@ limit 100;
 
 -- name: dead_letter_broken :many Breach
 -- Dead tasks without a dead letter, and dead letters that do not name a death: open and discarded
--- ones name the latest delivery, replayed ones any final one.
+-- ones name the latest delivery, replayed ones any final one. Runs fail without one.
 -- Invariants: INV-13. Locks: none. Index: none, it reads whole tables.
 with latest as (
     select distinct on (d.run_id, d.task_id) d.run_id, d.task_id, d.delivery, d.outcome, d.final
@@ -179,6 +179,7 @@ dead as (
     from latest as n
     where
         n.final
+        and not exists (select 1 from runs as u where u.run_id = n.run_id and u.run_id = n.task_id)
         and (
             n.outcome in ('FAILED', 'LOST')
             -- A timeout is a death if it spent the last attempt; else the task is TIMED_OUT.
@@ -213,7 +214,8 @@ limit 100;
 
 -- name: cancel_request_broken :many Breach
 -- Requests to cancel tasks that are over, that do not exist, or that wait: who cancels takes a task
--- from where it waits, and who puts one back looks for the request first.
+-- from where it waits, and who puts one back looks for the request first. A run with a request may
+-- be ready; what a run has started that was cancelled or timed out is seen to after that.
 -- Invariants: INV-02, INV-12. Locks: none. Index: deliveries_pkey, tasks_pkey; requests are few.
 select
     c.run_id::text,
@@ -235,20 +237,27 @@ left join lateral (
 left join dead_letters as g
     on g.run_id = c.run_id and g.task_id = c.task_id
     and g.state = 'REPLAYED' and g.delivery = d.delivery
+left join runs as u on u.run_id = c.run_id and c.task_id = c.run_id
+left join runs as p on p.run_id = case when u.run_id is null then c.run_id else u.parent_run_id end
 left join lateral (
-    select 'ready_tasks' as place from ready_tasks as r where r.task_id = c.task_id
+    select 'ready_tasks' as place from ready_tasks as r
+    where r.task_id = c.task_id and (u.run_id is null or r.delivery = 1)
     union all
     select 'timers' from timers as f where f.task_id = c.task_id
     limit 1
 ) as w on true
-where t.task_id is null or (d.final and g.task_id is null) or w.place is not null
+where
+    t.task_id is null
+    or p.status is distinct from 'CANCELLED' and p.status is distinct from 'TIMED_OUT'
+    and ((d.final and g.task_id is null) or w.place is not null)
 limit 100;
 
 -- name: attempt_broken :many Breach
 -- Hand-outs, ended or live, that break the counts: a failure spends an attempt, a lost, released or
 -- rescheduled hand-out does not, a replay starts from 1, no attempt exceeds the policy's
 -- `max_attempts`, and the live row counts the losses since the last death. A task that was
--- cancelled while it waited has a row without a lease, for an attempt that never began.
+-- cancelled while it waited has a row without a lease, for an attempt that never began. A run
+-- counts its losses since it was suspended, and an operator lets it count anew.
 -- Invariants: INV-07. Locks: none. Index: none, it reads whole tables.
 with handed as (
     select
@@ -281,7 +290,7 @@ ordered as (
         h.*,
         lag(h.attempt) over w as last_attempt,
         lag(h.outcome) over w as last_outcome,
-        count(*) filter (where h.final) over v as deaths
+        count(*) filter (where h.final or h.outcome = 'SUSPENDED') over v as deaths
     from handed as h
     window
         w as (partition by h.run_id, h.task_id order by h.delivery),
@@ -314,7 +323,9 @@ where
         when c.last_outcome in ('FAILED', 'TIMED_OUT') then c.last_attempt + 1
         else c.last_attempt
     end
-    or c.lost_count <> c.losses
+    or c.lost_count > c.losses
+    or c.lost_count < c.losses
+    and not exists (select 1 from runs as u where u.run_id = c.run_id and u.run_id = c.task_id)
 limit 100;
 
 -- name: live_lane_broken :many Breach
@@ -358,4 +369,109 @@ where
     k.kind = 'TASK'
     and k.expires_at > now()
     and (t.task_id is null or t.key is distinct from k.key)
+limit 100;
+
+-- name: run_state_broken :many Breach
+-- Runs whose rows contradict where they are: a WAITING run stands on the clock until its time
+-- comes and it is ready or with a worker, a BLOCKED one stands there alone, no other run does; one
+-- that is over has an end, a final delivery of the same outcome, and waits for nothing.
+-- Invariants: INV-02, INV-07. Locks: none. Index: none, it reads whole tables.
+select
+    coalesce(u.run_id, w.run_id)::text as run_id,
+    coalesce(u.run_id, w.run_id)::text as task_id,
+    concat_ws(
+        '; ', case when u.run_id is null then 'no such run' end,
+        case when u.run_id is not null and t.task_id is null then 'no row in tasks' end,
+        u.status, case when u.ended_at is not null then 'has an end' end,
+        'on the clock as ' || w.kind,
+        'delivery ' || d.delivery || ' is ' || d.outcome || case when d.final then ', final' end,
+        case when s.waits then 'waits for something' end
+    ) as detail
+from runs as u
+full join (
+    select f.run_id, f.kind
+    from timers as f
+    left join runs as o on o.run_id = f.run_id
+    where f.run_id = f.task_id and (f.kind = 'WAIT' or o.run_id is not null)
+) as w on w.run_id = u.run_id
+left join tasks as t on t.run_id = u.run_id and t.task_id = u.run_id
+left join lateral (
+    select e.delivery, e.outcome, e.final
+    from deliveries as e
+    where e.run_id = u.run_id and e.task_id = u.run_id
+    order by e.delivery desc
+    limit 1
+) as d on true
+left join lateral (
+    select
+        exists (select 1 from run_waits as x where x.run_id = u.run_id)
+        or exists (select 1 from run_wait_sets as x where x.run_id = u.run_id) as waits
+) as s on true
+where
+    u.run_id is null
+    or t.task_id is null
+    or (u.status = 'BLOCKED' and w.kind is distinct from 'WAIT')
+    or (w.kind = 'WAIT' and u.status not in ('WAITING', 'BLOCKED'))
+    or (w.kind <> 'WAIT' and u.status <> 'OPEN')
+    or (u.status in ('OPEN', 'WAITING', 'PAUSED', 'BLOCKED')) <> (u.ended_at is null)
+    or coalesce(d.final, false) <> (u.ended_at is not null)
+    or d.final
+    and u.status::text <> case d.outcome when 'DONE' then 'COMPLETED' else d.outcome::text end
+    or (s.waits and u.status <> 'WAITING')
+limit 100;
+
+-- name: run_wait_broken :many Breach
+-- Suspended runs that nothing will wake although it should: a set that is complete, that needs more
+-- than it waits for, or that waits for what is over without a word of it in the inbox.
+-- Invariants: INV-01, INV-02. Locks: none. Index: none, it reads whole tables.
+with waiting as (
+    select w.run_id
+    from timers as w
+    where w.kind = 'WAIT'
+),
+counted as (
+    select s.run_id, s.set_number, s.needed_count, count(x.child_id) as child_count
+    from waiting as w
+    inner join run_wait_sets as s on s.run_id = w.run_id
+    left join run_waits as x on x.run_id = s.run_id and x.set_number = s.set_number
+    group by s.run_id, s.set_number, s.needed_count
+)
+select
+    c.run_id::text,
+    c.run_id::text as task_id,
+    'set ' || c.set_number || ' needs ' || c.needed_count || ' of ' || c.child_count as detail
+from counted as c
+where c.needed_count <= 0 or c.needed_count > c.child_count
+union all
+select
+    x.run_id::text,
+    x.child_id::text as task_id,
+    'it is over, and the run waits for it without a word of it' as detail
+from waiting as w
+inner join run_waits as x on x.run_id = w.run_id
+left join runs as c on c.run_id = x.child_id
+left join lateral (
+    select e.delivery, e.final
+    from deliveries as e
+    where e.run_id = x.run_id and e.task_id = x.child_id
+    order by e.delivery desc
+    limit 1
+) as d on true
+where
+    (
+        c.ended_at is not null
+        or d.final
+        and not exists (
+            select 1
+            from dead_letters as g
+            where
+                g.run_id = x.run_id and g.task_id = x.child_id and g.delivery = d.delivery
+                and g.state = 'REPLAYED'
+        )
+    )
+    and not exists (
+        select 1
+        from run_inbox as n
+        where n.run_id = x.run_id and n.child_id = x.child_id
+    )
 limit 100;

@@ -144,8 +144,8 @@ from leases as l
 where l.lease_id = any(%(lease_ids)s::uuid []);
 
 -- name: lane_ready :many LaneHead
--- Finds, among the lanes that handlers serve, those that hold a task, the most urgent first; at
--- equal rank the longest waiting first.
+-- Finds, among the lanes of tasks that handlers serve, those that hold one, the most urgent first;
+-- at equal rank the longest waiting first.
 -- Invariants: INV-10. Locks: none. Index: lanes_identity_unique, ready_tasks_pkey.
 select
     l.lane_id,
@@ -155,6 +155,7 @@ from unnest(%(namespace_ids)s::integer [], %(queues)s::text [], %(names)s::text 
     as i (namespace_id, queue, name)
 inner join lanes as l
     on l.namespace_id = i.namespace_id and l.queue = i.queue and l.name = i.name
+    and l.app_version = ''
 cross join lateral (
     select
         r.rank,

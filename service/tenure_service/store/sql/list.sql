@@ -10,6 +10,7 @@ inner join lanes as l
     and l.namespace_id = %(namespace_id)s::integer
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 inner join tasks as t on t.run_id = r.run_id and t.task_id = r.task_id
 where r.task_id < %(before)s::uuid
 order by r.task_id desc
@@ -26,6 +27,7 @@ inner join lanes as l
     on l.lane_id = w.lane_id
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 where
     w.namespace_id = %(namespace_id)s::integer
     and (w.kind = 'DELAY') = %(delayed)s::boolean
@@ -44,6 +46,7 @@ inner join lanes as l
     on l.lane_id = h.lane_id
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 cross join lateral unnest(h.run_ids, h.task_ids, h.deliveries) as m (run_id, task_id, delivery)
 where
     h.namespace_id = %(namespace_id)s::integer
@@ -71,6 +74,7 @@ inner join lanes as l
     on l.lane_id = t.lane_id
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 where d.outcome = 'DONE' and d.run_id <= %(before)s::uuid and d.task_id < %(before)s::uuid
 order by d.run_id desc, d.task_id desc
 limit %(row_count_max)s::integer;
@@ -89,6 +93,7 @@ inner join lanes as l
     on l.lane_id = t.lane_id
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 where
     d.final
     and d.outcome in ('CANCELLED', 'TIMED_OUT')
@@ -109,6 +114,7 @@ inner join lanes as l
     on l.lane_id = g.lane_id
     and (%(queue)s::text is null or l.queue = %(queue)s::text)
     and (%(name)s::text is null or l.name = %(name)s::text)
+    and l.app_version = ''
 where
     g.namespace_id = %(namespace_id)s::integer
     and g.state <> 'REPLAYED'

@@ -61,7 +61,8 @@ from unnest(%(run_ids)s::uuid [], %(task_ids)s::uuid []) with ordinality
 inner join tasks as t
     on t.run_id = i.run_id and t.task_id = i.task_id
     and t.namespace_id = %(namespace_id)s::integer
-inner join lanes as l on l.lane_id = t.lane_id
+-- A run is none, though it is live where tasks are.
+inner join lanes as l on l.lane_id = t.lane_id and l.app_version = ''
 left join lateral (
     select e.outcome, e.final, e.ended_at, e.delivery, e.attempt, e.failure, e.output,
         e.output_encoding, e.output_schema
@@ -120,12 +121,14 @@ order by d.delivery;
 -- name: task_result_list :many TaskResultRow
 -- Reads how tasks were over; a task that is not over has no `outcome`, one that does not exist no
 -- row. A replayed dead letter is not over.
--- Invariants: INV-07. Locks: none. Index: tasks_pkey, deliveries_pkey, dead_letters_pkey.
+-- Invariants: INV-07. Locks: none. Index: tasks_pkey, lanes_pkey, deliveries_pkey,
+-- dead_letters_pkey.
 select
     t.run_id::text,
     t.task_id::text,
     case when g.state is distinct from 'REPLAYED' then d.outcome::text end as outcome,
     g.task_id is not null as dead,
+    l.app_version <> '' as of_run,
     d.attempt,
     d.output,
     d.output_encoding,
@@ -135,6 +138,7 @@ from unnest(%(namespace_ids)s::integer [], %(run_ids)s::uuid [], %(task_ids)s::u
     as i (namespace_id, run_id, task_id)
 inner join tasks as t
     on t.run_id = i.run_id and t.task_id = i.task_id and t.namespace_id = i.namespace_id
+inner join lanes as l on l.lane_id = t.lane_id
 left join lateral (
     select e.outcome, e.final, e.delivery, e.attempt, e.output, e.output_encoding,
         e.output_schema, e.failure
@@ -260,8 +264,8 @@ with live as materialized (
     from sessions as s
     cross join lateral (
         select distinct e.queue
-        from jsonb_to_recordset(s.handlers) as e (name text, queue text)
-        where e.name = %(name)s::text
+        from jsonb_to_recordset(s.handlers) as e (name text, queue text, kind text)
+        where e.name = %(name)s::text and e.kind is null
     ) as o
     where
         s.namespace_id = %(namespace_id)s::integer
@@ -284,7 +288,8 @@ serving as materialized (
             coalesce(sum(l.remaining) filter (where a.queue = v.queue), 0) as held_here_count
         from leases as l
         inner join lanes as a on a.lane_id = l.lane_id
-        where l.session_id = v.session_id
+        -- Activations of runs have slots of their own.
+        where l.session_id = v.session_id and a.app_version = ''
     ) as h
     where v.queue = %(queue)s::text
 )

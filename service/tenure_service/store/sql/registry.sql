@@ -23,7 +23,7 @@ select
     i.namespace_id,
     i.queue,
     i.name,
-    '',
+    i.app_version,
     i.lane_key,
     i.suspect
 from unnest(
@@ -31,9 +31,10 @@ from unnest(
     %(queues)s::text [],
     %(names)s::text [],
     %(lane_keys)s::text [],
-    %(suspects)s::boolean []
-) as i (namespace_id, queue, name, lane_key, suspect)
-order by i.namespace_id, i.queue, i.name, i.lane_key, i.suspect
+    %(suspects)s::boolean [],
+    %(app_versions)s::text []
+) as i (namespace_id, queue, name, lane_key, suspect, app_version)
+order by i.namespace_id, i.queue, i.name, i.app_version, i.lane_key, i.suspect
 on conflict do nothing;
 
 -- name: lane_find :many LaneRow
@@ -45,17 +46,19 @@ select
     l.queue,
     l.name,
     l.lane_key,
-    l.suspect
+    l.suspect,
+    l.app_version
 from unnest(
     %(namespace_ids)s::integer [],
     %(queues)s::text [],
     %(names)s::text [],
     %(lane_keys)s::text [],
-    %(suspects)s::boolean []
-) as i (namespace_id, queue, name, lane_key, suspect)
+    %(suspects)s::boolean [],
+    %(app_versions)s::text []
+) as i (namespace_id, queue, name, lane_key, suspect, app_version)
 inner join lanes as l
     on l.namespace_id = i.namespace_id and l.queue = i.queue and l.name = i.name
-    and l.app_version = '' and l.lane_key = i.lane_key and l.suspect = i.suspect;
+    and l.app_version = i.app_version and l.lane_key = i.lane_key and l.suspect = i.suspect;
 
 -- name: lane_get :many LaneRow
 -- Reads lanes by id.
@@ -66,7 +69,8 @@ select
     l.queue,
     l.name,
     l.lane_key,
-    l.suspect
+    l.suspect,
+    l.app_version
 from lanes as l
 where l.lane_id = any(%(lane_ids)s::integer []);
 

@@ -3,12 +3,12 @@
 -- knows. The caller compares the count with what it sent, and rolls back to the careful form when
 -- they differ (a lease is gone) or on SQLSTATE 23505 (a hand-out had ended). What is left of a
 -- lease is decided from the row that `held` has locked: another report may have spent some of it
--- while this statement waited, which the statement's own snapshot does not show.
--- Invariants: INV-07. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey, deliveries_pkey.
+-- while this statement waited, which the statement's own snapshot does not show. The run whose task
+-- is over is told in its inbox; runs themselves are ended by the careful form.
+-- Invariants: INV-02, INV-07. Locks: leases by id, NO KEY UPDATE. Index: leases_pkey,
+-- deliveries_pkey.
 with held as materialized (
-    select
-        l.lease_id,
-        l.remaining
+    select l.lease_id, l.remaining
     from leases as l
     where l.lease_id = any(%(held_lease_ids)s::uuid [])
     order by l.lease_id
@@ -49,7 +49,11 @@ ended as (
         output, output_encoding, output_schema
     )
     where i.lease_id = any(array(select lease_id from held))
-    returning lease_id
+    returning lease_id, run_id, task_id
+),
+told as (
+    insert into run_inbox (run_id, child_id)
+    select run_id, task_id from ended where run_id <> task_id
 ),
 spent as materialized (
     select

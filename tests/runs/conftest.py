@@ -1,0 +1,4 @@
+from tests.protocol.conftest import client, pair
+from tests.usecase.stage import stage
+
+__all__ = ["client", "pair", "stage"]
