@@ -1,4 +1,4 @@
-"""Tenure: durable tasks on PostgreSQL, for Python programs.
+"""Tenure: durable tasks and workflows on PostgreSQL, for Python programs.
 
     from tenure import App
 
@@ -28,6 +28,7 @@ from tenure.context import (
 from tenure.errors import (
     ArgumentsRefused,
     BlockingCallInLoop,
+    BranchUnknown,
     CodecFailed,
     Contention,
     EnqueueManyFailed,
@@ -36,15 +37,22 @@ from tenure.errors import (
     KeyTaken,
     NoCurrentTask,
     NonRetryable,
+    NotCheckpointed,
     NotFound,
     Overloaded,
     PayloadTooLarge,
     RequestIdReused,
     ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    RunNotCompleted,
+    RunTimedOut,
     ScopeMissing,
     ServerBug,
     ServiceError,
+    StartManyFailed,
     StateConflict,
+    StepFailed,
     TaskCancelled,
     TaskFailed,
     TaskNotCompleted,
@@ -88,9 +96,25 @@ from tenure.records import (
     WorkerInfo,
 )
 from tenure.remote import Remote
+from tenure.runs import (
+    BlockedReason,
+    NewRun,
+    RunOutcome,
+    RunSnapshot,
+    RunState,
+    RunStep,
+    StartedRun,
+    StepKind,
+)
 from tenure.security import TLS
 from tenure.task import AsyncTask, Enqueueing, SyncTask, Task
 from tenure.worker import Worker
+from tenure.workflow.calls import Step
+from tenure.workflow.context import Context, StepHandle
+from tenure.workflow.declaration import Starting, Workflow
+from tenure.workflow.flow import Suspended
+from tenure.workflow.run_handle import RunHandle
+from tenure.workflow.sync_context import BranchHandle, SyncContext, SyncStepHandle
 
 __all__ = [
     "TLS",
@@ -100,11 +124,15 @@ __all__ = [
     "AsyncClient",
     "AsyncTask",
     "AuditEvent",
+    "BlockedReason",
     "BlockingCallInLoop",
+    "BranchHandle",
+    "BranchUnknown",
     "CancelRequested",
     "Client",
     "CodecFailed",
     "Contention",
+    "Context",
     "ControlFlow",
     "DeadLetter",
     "DeadLetterReason",
@@ -122,9 +150,11 @@ __all__ = [
     "KeyTaken",
     "Namespace",
     "NewApiKey",
+    "NewRun",
     "NewTask",
     "NoCurrentTask",
     "NonRetryable",
+    "NotCheckpointed",
     "NotFound",
     "Overloaded",
     "Page",
@@ -140,11 +170,30 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "RunCancelled",
+    "RunFailed",
+    "RunHandle",
+    "RunNotCompleted",
+    "RunOutcome",
+    "RunSnapshot",
+    "RunState",
+    "RunStep",
+    "RunTimedOut",
     "Scope",
     "ScopeMissing",
     "ServerBug",
     "ServiceError",
+    "StartManyFailed",
+    "StartedRun",
+    "Starting",
     "StateConflict",
+    "Step",
+    "StepFailed",
+    "StepHandle",
+    "StepKind",
+    "Suspended",
+    "SyncContext",
+    "SyncStepHandle",
     "SyncTask",
     "Task",
     "TaskCancelled",
@@ -170,6 +219,7 @@ __all__ = [
     "VersionUnsupported",
     "Worker",
     "WorkerInfo",
+    "Workflow",
     "WrongType",
     "WrongValue",
     "aas_completed",

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
@@ -26,17 +25,16 @@ from tenure import (
     status,
     tracing,
 )
-from tenure.io_thread import io_thread
+from tenure.run_client import WAIT_SECONDS_MAX, AsyncRunCalls
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import registry_service_pb2 as registry
 from tenure.v1 import task_service_pb2 as tasks
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tenure import security
-    from tenure.methods import Method
 
 T = TypeVar("T")
 Record = TypeVar("Record", records.TaskSnapshot, records.TaskOutcome, records.DeadLetter)
@@ -45,12 +43,9 @@ Response = TypeVar("Response", bound=Message)
 
 _log = logging.getLogger("tenure.client")
 
-# The longest wait of one AwaitTasks call; longer ones are several calls.
-WAIT_SECONDS_MAX = 60.0
 
-
-class AsyncClient:
-    """AsyncClient calls the server by task name, without an `App`.
+class AsyncClient(AsyncRunCalls):
+    """AsyncClient calls the server by names of tasks and workflows, without an `App`.
 
     It needs no closing: connections belong to the process, one for each server and namespace.
 
@@ -393,34 +388,6 @@ class AsyncClient:
             # What the program says of the task goes before what runs around the call.
             task.traceparent = task.traceparent or own
         return written
-
-    async def _plain(self, record: Record) -> Record:
-        """Decodes the payloads of a record; what cannot be decoded stays as it travelled."""
-        hook = self._codec
-        if hook is None:
-            return record
-        changes: dict[str, Any] = {}
-        for field in ("input", "output", "details"):
-            payload = getattr(record, field, None)
-            if payload is not None:
-                where = f"{field} of a task"
-                try:
-                    changes[field] = await asyncio.to_thread(
-                        payload_codec.decode, payload, where, hook
-                    )
-                except errors.CodecFailed as exc:
-                    _log.warning("%s; it is given as it travelled", exc)
-        return dataclasses.replace(record, **changes)
-
-    async def _call(self, method: Method[Request, Response], request: Request) -> Response:
-        return await self._on_loop(connection.connect(self.target).call(method, request))
-
-    @staticmethod
-    async def _on_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-        # The blocking client runs these methods on the I/O loop itself.
-        if asyncio.get_running_loop() is io_thread.loop:
-            return await coroutine
-        return await io_thread.arun(coroutine)
 
 
 def _dead_letter_answers(

@@ -160,13 +160,20 @@ class ArgumentsCodec:
         fields: Annotation by parameter name.
         required: Names that have no default.
         task_name: For error messages.
+        kind: What carries the name, for error messages.
     """
 
-    def __init__(self, fields: Mapping[str, Any], required: set[str], task_name: str) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        required: set[str],
+        task_name: str,
+        kind: str = "task",
+    ) -> None:
         self._fields = dict(fields)
         # By parameter, as far as it was asked: whether None is a value of its type.
         self._nullable: dict[str, bool] = {}
-        self._task_name = task_name
+        self._owner = f"{kind} {task_name!r}"
         shape = cast("Any", typing_extensions.TypedDict)(
             "Arguments",
             {
@@ -183,10 +190,10 @@ class ArgumentsCodec:
         settings["extra"] = "forbid"
         shape.__pydantic_config__ = settings
         try:
-            self._adapter = _adapter(shape, f"parameters of task {task_name!r}")
+            self._adapter = _adapter(shape, f"parameters of {self._owner}")
         except errors.HandlerRefused:
             for name, annotation in fields.items():
-                _adapter(annotation, f"parameter {name!r} of task {task_name!r}")
+                _adapter(annotation, f"parameter {name!r} of {self._owner}")
             raise
         self._empty_is_enough = not required
 
@@ -209,9 +216,7 @@ class ArgumentsCodec:
             return _written(self._adapter, arguments)
         except Exception as exc:
             self._name_culprit(arguments)
-            raise errors.ValueRefused(
-                f"arguments of task {self._task_name!r}", _problem(exc)
-            ) from exc
+            raise errors.ValueRefused(f"arguments of {self._owner}", _problem(exc)) from exc
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Reads the object; empty data reads as an object without members.
@@ -226,7 +231,7 @@ class ArgumentsCodec:
             (arguments,) = self._adapter.validator.validate_json(b"[" + (data or b"{}") + b"]")
         except Exception as exc:  # noqa: BLE001 - whatever a validator of the program raises
             raise errors.ValueRefused(
-                f"arguments of task {self._task_name!r}", _problem(exc, skip=1)
+                f"arguments of {self._owner}", _problem(exc, skip=1)
             ) from None
         return cast("dict[str, Any]", arguments)
 
@@ -244,11 +249,11 @@ class ArgumentsCodec:
 
     def _name_culprit(self, arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items():
-            where = f"argument {name!r} of task {self._task_name!r}"
+            where = f"argument {name!r} of {self._owner}"
             ValueCodec(self._fields.get(name, Any), where).encode(value)
 
 
-def encode_named(arguments: Mapping[str, Any], task_name: str) -> bytes:
+def encode_named(arguments: Mapping[str, Any], task_name: str, kind: str = "task") -> bytes:
     """Returns arguments of which no types are known as a JSON object.
 
     Raises:
@@ -258,8 +263,8 @@ def encode_named(arguments: Mapping[str, Any], task_name: str) -> bytes:
         return any_json.encode(arguments)
     except errors.ValueRefused as exc:
         for name, value in arguments.items():
-            ValueCodec(Any, f"argument {name!r} of task {task_name!r}").encode(value)
-        raise errors.ValueRefused(f"arguments of task {task_name!r}", exc.problem) from exc
+            ValueCodec(Any, f"argument {name!r} of {kind} {task_name!r}").encode(value)
+        raise errors.ValueRefused(f"arguments of {kind} {task_name!r}", exc.problem) from exc
 
 
 def payload(data: bytes, where: str) -> payload_pb2.Payload:

@@ -18,8 +18,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from tenure import diagnosis, errors, status
-from tenure.awaiter import Awaiter
-from tenure.enqueuer import Enqueuer
+from tenure.awaiter import Awaiter, RunAwaiter
+from tenure.enqueuer import Enqueuer, Starter
 from tenure.io_thread import io_thread
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ class Connection:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.enqueuer = Enqueuer(self)
+        self.starter = Starter(self)
         self.awaiter = Awaiter(self)
+        self.run_awaiter = RunAwaiter(self)
         self._channel: grpc.aio.Channel | None = None
         self._callables: dict[str, grpc.aio.UnaryUnaryMultiCallable[Any, Any]] = {}
         self._failure_count = 0

@@ -1,8 +1,8 @@
-"""Enqueueing: concurrent calls gather into few.
+"""Enqueueing tasks and starting runs: concurrent calls gather into few.
 
-While one EnqueueTasks call is on its way, the tasks of further callers gather; when it returns,
-they go as one call. There is no timer: a lone caller never waits, many callers share commits. Each
-call has its own request_id, so that a retry answers with the same tasks.
+While one call is on its way, what further callers send gathers; when it returns, that goes as one
+call. There is no timer: a lone caller never waits, many callers share commits. Each call has its
+own request_id, so that a retry answers with the same tasks or runs.
 
 Everything here runs on the I/O loop.
 """
@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import collections
 import uuid
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from tenure import errors, methods, status
+from tenure.v1 import run_pb2
 from tenure.v1 import task_service_pb2 as tasks
+from tenure.v1 import workflow_service_pb2 as workflows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tenure.connection import Connection
 
@@ -28,26 +30,30 @@ TASK_COUNT_MAX = 1_000
 CALL_BYTES_MAX = 4 * 1024 * 1024
 
 Answer: TypeAlias = tasks.EnqueuedTask | errors.ServiceError
+RunAnswer: TypeAlias = workflows.StartedRun | errors.ServiceError
+New = TypeVar("New", tasks.NewTask, run_pb2.NewRun)
+Stored = TypeVar("Stored", tasks.EnqueuedTask, workflows.StartedRun)
 
 
-class Enqueuer:
-    """Enqueuer gathers the tasks of concurrent callers of one connection."""
+class _Gathering(Generic[New, Stored]):
+    """_Gathering gathers what concurrent callers of one connection send."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: collections.deque[tuple[tasks.NewTask, asyncio.Future[Answer]]] = (
-            collections.deque()
-        )
+        self._waiting: collections.deque[
+            tuple[New, asyncio.Future[Stored | errors.ServiceError]]
+        ] = collections.deque()
         self._sender: asyncio.Task[None] | None = None
 
-    async def enqueue(self, task: tasks.NewTask) -> tasks.EnqueuedTask:
-        """Enqueues one task, in one call with those of other callers.
+    async def _batch(self, batch: Sequence[New]) -> list[Stored | errors.ServiceError]:
+        """Sends 1 to 1,000 in one call and answers each, in order."""
+        raise NotImplementedError
 
-        Raises:
-            ServiceError: the task was refused, or the call failed.
-        """
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((task, future))
+    async def _one(self, new: New) -> Stored:
+        future: asyncio.Future[Stored | errors.ServiceError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._waiting.append((new, future))
         if self._sender is None:
             self._sender = asyncio.create_task(self._send(), name="tenure-enqueue")
         answer = await future
@@ -55,32 +61,16 @@ class Enqueuer:
             raise answer
         return answer
 
-    async def enqueue_batch(self, batch: Sequence[tasks.NewTask]) -> list[Answer]:
-        """Enqueues 1 to 1,000 tasks in one call of their own and answers each, in order.
-
-        Raises:
-            ServiceError: the whole call failed; a retry by the caller may store tasks twice.
-        """
-        request = tasks.EnqueueTasksRequest(request_id=str(uuid.uuid4()), tasks=batch)
-        response = await self._connection.call(methods.ENQUEUE_TASKS, request)
-        if len(response.results) != len(batch):
-            raise errors.ServerBug(
-                f"{len(batch)} tasks were sent and {len(response.results)} were answered"
-            )
-        return [
-            result.task if result.HasField("task") else status.from_status(result.error)
-            for result in response.results
-        ]
-
     async def _send(self) -> None:
         try:
             while batch := self._take():
+                answers: list[Stored | errors.ServiceError]
                 try:
-                    answers = await self.enqueue_batch([task for task, _ in batch])
+                    answers = await self._batch([new for new, _ in batch])
                 except errors.ServiceError as error:
                     answers = [error] * len(batch)
                 except Exception as exc:  # noqa: BLE001 - a caller must never hang on a bug here
-                    answers = [errors.ServiceError(f"EnqueueTasks failed: {exc!r}")] * len(batch)
+                    answers = [errors.ServiceError(f"the call failed: {exc!r}")] * len(batch)
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if not future.done():
                         future.set_result(answer)
@@ -91,17 +81,95 @@ class Enqueuer:
                 future.cancel()
             self._waiting.clear()
 
-    def _take(self) -> list[tuple[tasks.NewTask, asyncio.Future[Answer]]]:
-        batch: list[tuple[tasks.NewTask, asyncio.Future[Answer]]] = []
+    def _take(self) -> list[tuple[New, asyncio.Future[Stored | errors.ServiceError]]]:
+        batch: list[tuple[New, asyncio.Future[Stored | errors.ServiceError]]] = []
         size_bytes = 0
         while self._waiting and len(batch) < TASK_COUNT_MAX:
-            task, future = self._waiting[0]
+            new, future = self._waiting[0]
             if future.cancelled():
                 self._waiting.popleft()
                 continue
-            size_bytes += task.ByteSize()
+            size_bytes += new.ByteSize()
             if batch and size_bytes > CALL_BYTES_MAX:
                 break
-            batch.append((task, future))
+            batch.append((new, future))
             self._waiting.popleft()
         return batch
+
+
+class Enqueuer(_Gathering[tasks.NewTask, tasks.EnqueuedTask]):
+    """Enqueuer gathers the tasks of concurrent callers of one connection."""
+
+    async def enqueue(self, task: tasks.NewTask) -> tasks.EnqueuedTask:
+        """Enqueues one task, in one call with those of other callers.
+
+        Raises:
+            ServiceError: the task was refused, or the call failed.
+        """
+        return await self._one(task)
+
+    async def enqueue_batch(self, batch: Sequence[tasks.NewTask]) -> list[Answer]:
+        """Enqueues 1 to 1,000 tasks in one call of their own and answers each, in order.
+
+        Raises:
+            ServiceError: the whole call failed; a retry by the caller may store tasks twice.
+        """
+        request = tasks.EnqueueTasksRequest(request_id=str(uuid.uuid4()), tasks=batch)
+        response = await self._connection.call(methods.ENQUEUE_TASKS, request)
+        _check_count(len(batch), len(response.results))
+        return [
+            result.task if result.HasField("task") else status.from_status(result.error)
+            for result in response.results
+        ]
+
+    async def _batch(self, batch: Sequence[tasks.NewTask]) -> list[Answer]:
+        return await self.enqueue_batch(batch)
+
+
+class Starter(_Gathering[run_pb2.NewRun, workflows.StartedRun]):
+    """Starter gathers the runs that concurrent callers of one connection start."""
+
+    async def start(self, run: run_pb2.NewRun) -> workflows.StartedRun:
+        """Starts one run, in one call with those of other callers.
+
+        Raises:
+            ServiceError: the run was refused, or the call failed.
+        """
+        return await self._one(run)
+
+    async def start_batch(self, batch: Sequence[run_pb2.NewRun]) -> list[RunAnswer]:
+        """Starts 1 to 1,000 runs in one call of their own and answers each, in order.
+
+        Raises:
+            ServiceError: the whole call failed; a retry by the caller may start runs twice.
+        """
+        request = workflows.StartRunsRequest(request_id=str(uuid.uuid4()), runs=batch)
+        response = await self._connection.call(methods.START_RUNS, request)
+        _check_count(len(batch), len(response.results))
+        return [
+            result.run if result.HasField("run") else status.from_status(result.error)
+            for result in response.results
+        ]
+
+    async def _batch(self, batch: Sequence[run_pb2.NewRun]) -> list[RunAnswer]:
+        return await self.start_batch(batch)
+
+
+def in_batches(every: Iterable[New]) -> Iterator[list[New]]:
+    """Yields what is to be sent as it fits into calls, in order."""
+    batch: list[New] = []
+    size_bytes = 0
+    for new in every:
+        new_bytes = new.ByteSize()
+        if batch and (len(batch) >= TASK_COUNT_MAX or size_bytes + new_bytes > CALL_BYTES_MAX):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(new)
+        size_bytes += new_bytes
+    if batch:
+        yield batch
+
+
+def _check_count(sent: int, answered: int) -> None:
+    if sent != answered:
+        raise errors.ServerBug(f"{sent} items were sent and {answered} were answered")

@@ -12,6 +12,8 @@
     |   |   +-- BlockingCallInLoop    a blocking form inside a running event loop
     |   |   +-- UsedAfterFork         a connection of the parent process
     |   |   +-- NoCurrentTask         `current_task()` outside a handler
+    |   |   +-- NotCheckpointed       inside a workflow, a task, step or workflow called as a function
+    |   |   +-- BranchUnknown         a verb of a workflow's context, called from an unknown place
     |   +-- ServiceError              a call was refused; decided on `reason`, never on text
     |   |   +-- Unavailable           no answer: no server, its database is away, it stops
     |   |   |   +-- TransportMismatch TLS against plain text, a foreign certificate, no gRPC
@@ -28,10 +30,16 @@
     |   |   +-- ScopeMissing          the API key does not allow this
     |   |   +-- ServerBug             `incident` stands in the server's log
     |   +-- EnqueueManyFailed         some tasks of `enqueue_many` were refused
+    |   +-- StartManyFailed           some runs of `start_many` were refused
     |   +-- TaskNotCompleted          the task was over without an output
     |   |   +-- TaskFailed            `failure` says why
     |   |   +-- TaskCancelled
     |   |   +-- TaskTimedOut
+    |   +-- RunNotCompleted           the run was over without an output
+    |   |   +-- RunFailed             `failure` says why
+    |   |   +-- RunCancelled
+    |   |   +-- RunTimedOut
+    |   +-- StepFailed                a step of a workflow raised; `type` names what
     |   +-- ResultTimeout             not over within the caller's timeout; also a TimeoutError
     +-- NonRetryable                  raised by handlers: fail without another attempt
 
@@ -110,6 +118,34 @@ class UsedAfterFork(UsageError, RuntimeError):
 
 class NoCurrentTask(UsageError, LookupError):
     """`current_task()` was called where no handler runs."""
+
+
+class NotCheckpointed(UsageError, RuntimeError):
+    """A task, step or workflow was called as a function inside a workflow.
+
+    What it does would be done again on each replay.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        ways = {
+            "workflow": f"ctx.child({name}, ...) waits for its result, ctx.start({name}, ...) does not",
+            "step": f"ctx.step({name}, ...) runs it here and remembers its result; "
+            "ctx.task(...) is for tasks, which any worker runs",
+        }
+        way = ways.get(
+            kind,
+            f"ctx.task({name}, ...) has any worker run it from its queue, ctx.step({name}, ...) runs"
+            " it here and remembers its result",
+        )
+        super().__init__(f"the {kind} {name!r} was called inside a workflow: {way}")
+
+
+class BranchUnknown(UsageError, RuntimeError):
+    """A verb of a workflow's context was called where its place in the order is not known.
+
+    Inside a step, in a callback, in an asyncio task or a thread that the workflow did not start
+    itself. Nothing was recorded.
+    """
 
 
 class ServiceError(TenureError):
@@ -193,7 +229,7 @@ class NotFound(ServiceError):
 
 
 class KeyTaken(ServiceError):
-    """Another task name or another input stands under the idempotency key."""
+    """Another task or workflow, or another input, stands under the idempotency key."""
 
     @property
     def existing_task_id(self) -> str:
@@ -246,6 +282,24 @@ class EnqueueManyFailed(TenureError):
         self.errors = dict(errors)
 
 
+class StartManyFailed(TenureError):
+    """Some runs of `start_many` were refused; the others are started.
+
+    Attributes:
+        handles: One entry a run, in order; None where it was refused.
+        errors: Error by index of the run.
+    """
+
+    def __init__(
+        self, handles: Sequence[Any], errors: Mapping[int, TenureError], first: TenureError
+    ) -> None:
+        super().__init__(
+            f"{len(errors)} of {len(handles)} runs were refused, the first with: {first}"
+        )
+        self.handles = list(handles)
+        self.errors = dict(errors)
+
+
 class TaskNotCompleted(TenureError):
     """The task is over and has no output.
 
@@ -283,8 +337,59 @@ class TaskTimedOut(TaskNotCompleted):
     """The task's own time limit ended it."""
 
 
+class RunNotCompleted(TenureError):
+    """The run is over and has no output.
+
+    Attributes:
+        run_id: Id of the run.
+        failure: Failure that ended it; None if it ended without one.
+    """
+
+    def __init__(self, message: str, *, run_id: str, failure: Failure | None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.failure = failure
+
+
+class RunFailed(RunNotCompleted):
+    """The workflow's function raised."""
+
+    failure: Failure
+
+    def __init__(self, *, run_id: str, failure: Failure) -> None:
+        super().__init__(f"run {run_id} failed: {failure}", run_id=run_id, failure=failure)
+
+
+class RunCancelled(RunNotCompleted):
+    """The run was cancelled."""
+
+
+class RunTimedOut(RunNotCompleted):
+    """The run's own time limit ended it."""
+
+
+class StepFailed(TenureError):
+    """A step of a workflow raised; the same on its first run and on each replay.
+
+    On the first run it is raised from the original exception.
+
+    Attributes:
+        name: Name of the step.
+        type: Class name of the exception, such as `CardDeclined`.
+        message: `str()` of the exception.
+        failure: The exception with its stack and causes, as data.
+    """
+
+    def __init__(self, *, name: str, failure: Failure) -> None:
+        super().__init__(f"step {name!r} failed: {failure}")
+        self.name = name
+        self.failure = failure
+        self.type = failure.type
+        self.message = failure.message
+
+
 class ResultTimeout(TenureError, TimeoutError):
-    """The task was not over within the time that the caller wanted to wait; it goes on."""
+    """The task or run was not over within the time that the caller wanted to wait; it goes on."""
 
 
 class NonRetryable(Exception):

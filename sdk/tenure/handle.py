@@ -90,13 +90,13 @@ class Handle(Generic[R]):
         """
         refuse_in_loop("result", "aresult")
         check.wait(timeout)
-        _warn_in_handler()
+        warn_in_handler()
         return self._read(io_thread.run(self._wait(timeout)))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Awaitable form of `result`; `await handle` is the same without a timeout."""
         check.wait(timeout)
-        _warn_in_handler()
+        warn_in_handler()
         return self._read(await io_thread.arun(self._wait(timeout)))
 
     def wait(self, timeout: float | None = None) -> records.TaskState:
@@ -107,13 +107,13 @@ class Handle(Generic[R]):
         """
         refuse_in_loop("wait", "await_")
         check.wait(timeout)
-        _warn_in_handler()
+        warn_in_handler()
         return self._state(io_thread.run(self._wait(timeout)))
 
     async def await_(self, timeout: float | None = None) -> records.TaskState:
         """Awaitable form of `wait`; the underscore because `await` is a keyword."""
         check.wait(timeout)
-        _warn_in_handler()
+        warn_in_handler()
         return self._state(await io_thread.arun(self._wait(timeout)))
 
     def state(self) -> records.TaskState:
@@ -173,7 +173,7 @@ class Handle(Generic[R]):
             try:
                 return await self._connection.awaiter.outcome(self._id)
             except errors.ServiceError as error:
-                if not goes_on or not _may_pass(error):
+                if not goes_on or not may_pass(error):
                     raise
 
     async def _ask_state(self) -> records.TaskState:
@@ -236,23 +236,23 @@ def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> 
     """
     refuse_in_loop("as_completed", "aas_completed")
     check.wait(timeout)
-    _warn_in_handler()
+    warn_in_handler()
     return _as_completed(list(handles), timeout)
 
 
 _warned_names: set[str] = set()
 
 
-def _warn_in_handler() -> None:
+def warn_in_handler() -> None:
     """Warns, once for each task name, that a handler waits while it keeps its slot."""
     info = context.current.get(None)
     if info is None or info.name in _warned_names:
         return
     _warned_names.add(info.name)
     _log.warning(
-        "the handler of task %s waits for another task and keeps its slot meanwhile: once every slot"
-        " of every worker waits so, none is left for what they wait for. Enqueue the next task at the"
-        " end of the handler instead, or serve what it waits for by other workers on another queue",
+        "the handler of task %s waits for another task or run and keeps its slot meanwhile: once every"
+        " slot of every worker waits so, none is left for what they wait for. Enqueue the next task at"
+        " the end of the handler instead, or serve what it waits for by other workers on another queue",
         info.name,
     )
 
@@ -280,7 +280,7 @@ async def aas_completed(
 ) -> AsyncIterator[Handle[R]]:
     """Awaitable form of `as_completed`: `async for handle in tenure.aas_completed(handles)`."""
     check.wait(timeout)
-    _warn_in_handler()
+    warn_in_handler()
     every = list(handles)
     loop = asyncio.get_running_loop()
     give_up_at = None if timeout is None else loop.time() + timeout
@@ -336,7 +336,7 @@ async def _follow(
             put(handle)
         elif not isinstance(error, errors.ServiceError):
             put(errors.ServiceError(repr(error)))
-        elif goes_on and _may_pass(error):
+        elif goes_on and may_pass(error):
             start(connection, [handle])
         else:
             put(error)
@@ -360,7 +360,7 @@ def _forget(following: list[asyncio.Future[awaiter.Outcome]]) -> None:
     io_thread.loop.call_soon_threadsafe(cancel)
 
 
-def _may_pass(error: errors.ServiceError) -> bool:
+def may_pass(error: errors.ServiceError) -> bool:
     """Says whether waiting may cure it: an outage, and no address that cannot be spoken to."""
     return isinstance(error, errors.Unavailable) and not isinstance(error, errors.TransportMismatch)
 

@@ -10,6 +10,8 @@ from google.protobuf.message import Message
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import registry_service_pb2 as registry
 from tenure.v1 import task_service_pb2 as tasks
+from tenure.v1 import worker_service_pb2 as workers
+from tenure.v1 import workflow_service_pb2 as workflows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,8 @@ class Method(Generic[Request, Response]):
 
 
 _T = "/tenure.v1.TaskService/"
+_F = "/tenure.v1.WorkflowService/"
+_W = "/tenure.v1.WorkerService/"
 _R = "/tenure.v1.RegistryService/"
 _A = "/tenure.v1.AdminService/"
 
@@ -52,6 +56,33 @@ LIST_TASKS: Method[tasks.ListTasksRequest, tasks.ListTasksResponse] = Method(
 )
 EXPLAIN_TASK: Method[tasks.ExplainTaskRequest, tasks.ExplainTaskResponse] = Method(
     f"{_T}ExplainTask", tasks.ExplainTaskResponse.FromString
+)
+START_RUNS: Method[workflows.StartRunsRequest, workflows.StartRunsResponse] = Method(
+    f"{_F}StartRuns", workflows.StartRunsResponse.FromString
+)
+GET_RUN: Method[workflows.GetRunRequest, workflows.GetRunResponse] = Method(
+    f"{_F}GetRun", workflows.GetRunResponse.FromString
+)
+AWAIT_RUNS: Method[workflows.AwaitRunsRequest, workflows.AwaitRunsResponse] = Method(
+    f"{_F}AwaitRuns", workflows.AwaitRunsResponse.FromString
+)
+LIST_RUNS: Method[workflows.ListRunsRequest, workflows.ListRunsResponse] = Method(
+    f"{_F}ListRuns", workflows.ListRunsResponse.FromString
+)
+LIST_RUN_STEPS: Method[workflows.ListRunStepsRequest, workflows.ListRunStepsResponse] = Method(
+    f"{_F}ListRunSteps", workflows.ListRunStepsResponse.FromString
+)
+CANCEL_RUNS: Method[workflows.CancelRunsRequest, workflows.CancelRunsResponse] = Method(
+    f"{_F}CancelRuns", workflows.CancelRunsResponse.FromString
+)
+RESUME_RUNS: Method[workflows.ResumeRunsRequest, workflows.ResumeRunsResponse] = Method(
+    f"{_F}ResumeRuns", workflows.ResumeRunsResponse.FromString
+)
+FORK_RUN: Method[workflows.ForkRunRequest, workflows.ForkRunResponse] = Method(
+    f"{_F}ForkRun", workflows.ForkRunResponse.FromString
+)
+LIST_STEPS: Method[workers.ListStepsRequest, workers.ListStepsResponse] = Method(
+    f"{_W}ListSteps", workers.ListStepsResponse.FromString
 )
 SET_TASK_DEFINITION: Method[
     registry.SetTaskDefinitionRequest, registry.SetTaskDefinitionResponse

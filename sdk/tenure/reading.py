@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def task_state(value: task_pb2.TaskState.ValueType) -> records.TaskState:
     """Reads a state; one that this version does not know is UNKNOWN."""
-    return records.TaskState(_name(task_pb2.TaskState, value, "TASK_STATE_"))
+    return records.TaskState(enum_name(task_pb2.TaskState, value, "TASK_STATE_"))
 
 
 def dead_letter_state(value: admin.DeadLetterState.ValueType) -> records.DeadLetterState:
     """Reads what became of a dead letter."""
-    return records.DeadLetterState(_name(admin.DeadLetterState, value, "DEAD_LETTER_STATE_"))
+    return records.DeadLetterState(enum_name(admin.DeadLetterState, value, "DEAD_LETTER_STATE_"))
 
 
 def state_number(state: records.TaskState) -> task_pb2.TaskState.ValueType:
@@ -55,9 +55,9 @@ def task(message: task_pb2.Task) -> records.TaskSnapshot:
         delivery=message.delivery,
         lost_count=message.lost_count,
         policy=_policy(message.policy),
-        input=_payload(message, "input"),
-        output=_payload(message, "output"),
-        failure=_failure(message),
+        input=payload(message, "input"),
+        output=payload(message, "output"),
+        failure=failure_of(message),
         enqueued_at=instant(message, "enqueued_at"),
         ready_at=instant(message, "ready_at"),
         ended_at=instant(message, "ended_at"),
@@ -65,7 +65,7 @@ def task(message: task_pb2.Task) -> records.TaskSnapshot:
         key=message.key,
         cancel_requested=message.cancel_requested,
         started_at=instant(message, "started_at"),
-        details=_payload(message, "details"),
+        details=payload(message, "details"),
         details_at=instant(message, "details_at"),
         traceparent=message.traceparent,
     )
@@ -77,13 +77,13 @@ def delivery(message: task_pb2.Delivery) -> records.Delivery:
         delivery=message.delivery,
         attempt=message.attempt,
         outcome=records.DeliveryOutcome(
-            _name(task_pb2.DeliveryOutcome, message.outcome, "DELIVERY_OUTCOME_")
+            enum_name(task_pb2.DeliveryOutcome, message.outcome, "DELIVERY_OUTCOME_")
         ),
         final=message.final,
         worker=message.worker,
         started_at=instant(message, "started_at"),
         ended_at=instant(message, "ended_at"),
-        failure=_failure(message),
+        failure=failure_of(message),
     )
 
 
@@ -92,8 +92,8 @@ def outcome(message: task_pb2.TaskResult) -> records.TaskOutcome:
     return records.TaskOutcome(
         id=message.task_id,
         state=task_state(message.state),
-        output=_payload(message, "output"),
-        failure=_failure(message),
+        output=payload(message, "output"),
+        failure=failure_of(message),
         attempt=message.attempt,
     )
 
@@ -175,13 +175,13 @@ def dead_letter(message: admin.DeadLetter) -> records.DeadLetter:
         name=message.name,
         queue=message.queue,
         reason=records.DeadLetterReason(
-            _name(admin.DeadLetterReason, message.reason, "DEAD_LETTER_REASON_")
+            enum_name(admin.DeadLetterReason, message.reason, "DEAD_LETTER_REASON_")
         ),
         state=dead_letter_state(message.state),
-        failure=_failure(message),
+        failure=failure_of(message),
         attempt=message.attempt,
         died_at=instant(message, "died_at"),
-        input=_payload(message, "input"),
+        input=payload(message, "input"),
         task_state=task_state(message.task_state),
     )
 
@@ -199,17 +199,17 @@ def new_task(
     where = f"arguments of task {value.name!r}"
     if isinstance(value.arguments, records.Payload):
         codec.check_size(len(value.arguments.data), where)
-        payload = payload_pb2.Payload(
+        given = payload_pb2.Payload(
             data=value.arguments.data,
             encoding=value.arguments.encoding,
             schema=value.arguments.schema,
         )
     else:
-        payload = payload_codec.write(codec.encode_named(value.arguments, value.name), where, hook)
+        given = payload_codec.write(codec.encode_named(value.arguments, value.name), where, hook)
     message = tasks.NewTask(
         name=value.name,
         queue=value.queue,
-        input=payload,
+        input=given,
         priority=value.priority,
         key=value.key,
         lane=value.lane,
@@ -237,16 +237,18 @@ def _policy(message: policy_pb2.TaskPolicy) -> records.Policy:
     )
 
 
-def _failure(message: Any) -> failure.Failure | None:
+def failure_of(message: Any) -> failure.Failure | None:
+    """Reads the field `failure`; None if it is not set."""
     return failure.from_proto(message.failure) if message.HasField("failure") else None
 
 
-def _payload(message: Message, field: str) -> records.Payload | None:
+def payload(message: Message, field: str) -> records.Payload | None:
+    """Reads a payload; None if it is not set."""
     if not message.HasField(field):
         return None
-    payload: payload_pb2.Payload = getattr(message, field)
+    found: payload_pb2.Payload = getattr(message, field)
     return records.Payload(
-        data=payload.data, encoding=payload.encoding or codec.ENCODING, schema=payload.schema
+        data=found.data, encoding=found.encoding or codec.ENCODING, schema=found.schema
     )
 
 
@@ -258,7 +260,8 @@ def instant(message: Message, field: str) -> datetime.datetime | None:
     return found.ToDatetime(tzinfo=datetime.UTC)
 
 
-def _name(names: Any, value: int, prefix: str) -> str:
+def enum_name(names: Any, value: int, prefix: str) -> str:
+    """Returns the name of a value without its prefix; UNKNOWN for one of a newer server."""
     try:
         name: str = names.Name(value)
     except ValueError:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _State(enum.StrEnum):
-    """_State is an enum of the protocol; a value of a newer server reads as UNKNOWN."""
+class Named(enum.StrEnum):
+    """Named is an enum of the protocol; a value of a newer server reads as UNKNOWN."""
 
     @classmethod
-    def _missing_(cls, value: object) -> _State | None:  # noqa: ARG003 - enum passes it
+    def _missing_(cls, value: object) -> Named | None:  # noqa: ARG003 - enum passes it
         return cls.__members__.get("UNKNOWN")
 
 
-class TaskState(_State):
+class TaskState(Named):
     """TaskState is where a task stands."""
 
     UNKNOWN = "UNKNOWN"
@@ -54,7 +54,7 @@ class TaskState(_State):
         }
 
 
-class DeliveryOutcome(_State):
+class DeliveryOutcome(Named):
     """DeliveryOutcome says how one hand-out of a task ended."""
 
     UNKNOWN = "UNKNOWN"
@@ -68,7 +68,7 @@ class DeliveryOutcome(_State):
     RESCHEDULED = "RESCHEDULED"
 
 
-class DeadLetterReason(_State):
+class DeadLetterReason(Named):
     """DeadLetterReason says why a task is in the dead letters."""
 
     UNKNOWN = "UNKNOWN"
@@ -77,7 +77,7 @@ class DeadLetterReason(_State):
     LEASE_LOST = "LEASE_LOST"
 
 
-class DeadLetterState(_State):
+class DeadLetterState(Named):
     """DeadLetterState says what became of a dead letter."""
 
     UNKNOWN = "UNKNOWN"

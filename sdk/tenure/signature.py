@@ -26,29 +26,45 @@ class Signature:
 
     Args:
         function: The handler.
-        task_name: For error messages.
+        name: Its name, for error messages.
+        kind: What it is, for error messages.
+        takes_context: True if its first parameter is no argument of a call but the context of a
+            workflow.
 
     Raises:
-        HandlerRefused: the function takes `*args` or `**kwargs`, is a generator or a method.
+        HandlerRefused: the function takes `*args` or `**kwargs`, is a generator or a method, or
+            takes no context.
     """
 
-    def __init__(self, function: Callable[..., Any], task_name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        kind: str = "task",
+        *,
+        takes_context: bool = False,
+    ) -> None:
         self._function = function
-        self._task_name = task_name
+        self._name = name
+        self._kind = kind
+        self._owner = f"{kind} {name!r}"
+        self._context_name = ""
         self._defaults_checked = False
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise errors.HandlerRefused(f"task {task_name!r} is a generator; return a value")
+            raise errors.HandlerRefused(f"{self._owner} is a generator; return a value")
         self._signature = inspect.signature(function)
-        _refuse_method(function, self._signature, task_name)
+        _refuse_method(function, self._signature, self._owner)
+        if takes_context:
+            self._leave_out_context()
         for parameter in self._signature.parameters.values():
             if parameter.kind is _Kind.VAR_POSITIONAL:
                 raise errors.HandlerRefused(
-                    f"task {task_name!r} takes *{parameter.name}: arguments travel by name;"
+                    f"{self._owner} takes *{parameter.name}: arguments travel by name;"
                     " take a list instead"
                 )
             if parameter.kind is _Kind.VAR_KEYWORD:
                 raise errors.HandlerRefused(
-                    f"task {task_name!r} takes **{parameter.name}: every parameter needs a name;"
+                    f"{self._owner} takes **{parameter.name}: every parameter needs a name;"
                     " take a dict instead"
                 )
         self._positional_only = [
@@ -67,7 +83,7 @@ class Signature:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as exc:
-            raise errors.WrongType(f"arguments of task {self._task_name!r}: {exc}") from None
+            raise errors.WrongType(f"arguments of {self._owner}: {exc}") from None
         return self.arguments.encode(bound.arguments)
 
     def decode_call(self, data: bytes) -> tuple[list[Any], dict[str, Any]]:
@@ -94,14 +110,15 @@ class Signature:
         return codec.ArgumentsCodec(
             {name: hints.get(name, Any) for name in parameters},
             {name for name, entry in parameters.items() if entry.default is _Kind.empty},
-            self._task_name,
+            self._name,
+            self._kind,
         )
 
     @functools.cached_property
     def result(self) -> codec.ValueCodec[Any]:
         """Codec of the result, built at the first use."""
         annotation = self._hints.get("return", Any)
-        return codec.ValueCodec(annotation, f"result of task {self._task_name!r}")
+        return codec.ValueCodec(annotation, f"result of {self._owner}")
 
     def resolve(self) -> None:
         """Builds both codecs now, so that a bad annotation shows before the first task.
@@ -138,9 +155,7 @@ class Signature:
                 continue
             if default is None and type(None) in typing.get_args(hint):
                 continue
-            where = (
-                f"default {reprlib.repr(default)} of parameter {name!r} of task {self._task_name!r}"
-            )
+            where = f"default {reprlib.repr(default)} of parameter {name!r} of {self._owner}"
             try:
                 codec.ValueCodec(hint, where).check(default)
             except errors.ValueRefused as exc:
@@ -150,24 +165,60 @@ class Signature:
     @functools.cached_property
     def _hints(self) -> dict[str, Any]:
         try:
-            return typing.get_type_hints(inspect.unwrap(self._function), include_extras=True)
+            return typing.get_type_hints(self._annotated(), include_extras=True)
         except (NameError, AttributeError) as exc:
             raise codec.Unresolved(
-                f"task {self._task_name!r}: its annotations cannot be resolved: {exc}"
+                f"{self._owner}: its annotations cannot be resolved: {exc}"
             ) from exc
         except Exception as exc:
             raise errors.HandlerRefused(
-                f"task {self._task_name!r}: its annotations cannot be resolved: {exc}"
+                f"{self._owner}: its annotations cannot be resolved: {exc}"
             ) from exc
 
+    def _annotated(self) -> Any:
+        """Returns what has the annotations: the function, or what stands for it."""
+        function: Any = inspect.unwrap(self._function)
+        annotations = getattr(function, "__annotations__", {})
+        if self._context_name not in annotations:
+            return function
+        # Not the context's: a program may import its type for type checkers only.
+        named = _Annotated()
+        named.__annotations__ = {
+            name: hint for name, hint in annotations.items() if name != self._context_name
+        }
+        named.__globals__ = getattr(function, "__globals__", {})
+        named.__type_params__ = getattr(function, "__type_params__", ())
+        return named
 
-def _refuse_method(function: Callable[..., Any], found: inspect.Signature, task_name: str) -> None:
+    def _leave_out_context(self) -> None:
+        parameters = list(self._signature.parameters.values())
+        if not parameters or parameters[0].kind not in {
+            _Kind.POSITIONAL_ONLY,
+            _Kind.POSITIONAL_OR_KEYWORD,
+        }:
+            raise errors.HandlerRefused(
+                f"{self._owner} takes no context: its first parameter is what it calls steps with,"
+                " as in `async def fulfil(ctx: tenure.Context, order: Order)`"
+            )
+        self._context_name = parameters[0].name
+        self._signature = self._signature.replace(parameters=parameters[1:])
+
+
+class _Annotated:
+    """_Annotated stands for a function before typing.get_type_hints."""
+
+    __annotations__: dict[str, Any]
+    __globals__: dict[str, Any]
+    __type_params__: tuple[Any, ...]
+
+
+def _refuse_method(function: Callable[..., Any], found: inspect.Signature, owner: str) -> None:
     first = next(iter(found.parameters.values()), None)
     if first is None or first.name not in {"self", "cls"} or first.annotation is not _Kind.empty:
         return
     scope = getattr(function, "__qualname__", "").rpartition(".")[0]
     if scope and not scope.endswith("<locals>"):
         raise errors.HandlerRefused(
-            f"task {task_name!r} is a method of {scope}: a worker has no {first.name!r} to call it"
+            f"{owner} is a method of {scope}: a worker has no {first.name!r} to call it"
             " with; make it a function of a module"
         )

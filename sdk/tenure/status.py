@@ -45,6 +45,11 @@ BY_REASON: dict[str, type[errors.ServiceError]] = {
     "BUG": errors.ServerBug,
 }
 
+# Reasons that another try may overcome.
+TRANSIENT = frozenset(
+    {"CONTENTION", "OVERLOADED", "QUOTA_EXCEEDED", "DATABASE_UNAVAILABLE", "SHUTTING_DOWN", "BUG"}
+)
+
 # For answers without a reason.
 _BY_STATUS: dict[str, type[errors.ServiceError]] = {
     "UNAVAILABLE": errors.Unavailable,

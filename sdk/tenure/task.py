@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeAlias, TypeVar
 
 from tenure import check, errors, payload_codec, policy, signature, tracing
-from tenure.enqueuer import CALL_BYTES_MAX, TASK_COUNT_MAX
+from tenure.enqueuer import in_batches
 from tenure.handle import Handle
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import worker_pb2
+from tenure.workflow import branches
 
 if TYPE_CHECKING:
     import concurrent.futures
@@ -309,6 +310,15 @@ class Enqueueing(Generic[P, R]):
         """Returns a handle for a task of this name that was enqueued elsewhere; asks nothing."""
         return Handle(self._reference.app.connection, task_id, self._reference.decode_result)
 
+    def decode_result(self, output: payload_pb2.Payload, where: str) -> R:
+        """Reads what the handler returned.
+
+        Raises:
+            ValueRefused, CodecFailed: it is not what the annotation or the codec says.
+        """
+        result: R = self._reference.decode_result(output, where)
+        return result
+
     def _traced(self) -> AbstractContextManager[Span | None]:
         return tracing.enqueueing(self.name, self._options.queue or self._reference.queue)
 
@@ -316,10 +326,15 @@ class Enqueueing(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, tasks.EnqueuedTask]:
         # Encoded here, on the caller's thread; only the coroutine goes to the I/O loop.
-        task = self._new_task(args, kwargs)
+        task = self.new_task(args, kwargs)
         return self._reference.app.connection.enqueuer.enqueue(task)
 
-    def _new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tasks.NewTask:
+    def new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tasks.NewTask:
+        """Returns the task that `enqueue` would store.
+
+        Raises:
+            WrongType, ValueRefused, CodecFailed, PayloadTooLarge: as `enqueue`.
+        """
         reference, options = self._reference, self._options
         try:
             data = reference.shape.encode_call(args, kwargs)
@@ -347,25 +362,18 @@ class Enqueueing(Generic[P, R]):
     def _batches(self, calls: Iterable[Call]) -> Iterator[list[tasks.NewTask]]:
         if self._options.key:
             raise errors.UsageError("a key names one task: it cannot be used with enqueue_many")
-        batch: list[tasks.NewTask] = []
-        size_bytes = 0
+        return in_batches(self._made(calls))
+
+    def _made(self, calls: Iterable[Call]) -> Iterator[tasks.NewTask]:
         for call in calls:
             if isinstance(call, Mapping):
-                task = self._new_task((), call)
+                yield self.new_task((), call)
             elif isinstance(call, tuple):
-                task = self._new_task(call, {})
+                yield self.new_task(call, {})
             else:
                 raise errors.UsageError(
                     f"enqueue_many takes tuples or mappings of arguments, not {type(call).__name__}"
                 )
-            task_bytes = task.ByteSize()
-            if batch and (len(batch) >= TASK_COUNT_MAX or size_bytes + task_bytes > CALL_BYTES_MAX):
-                yield batch
-                batch, size_bytes = [], 0
-            batch.append(task)
-            size_bytes += task_bytes
-        if batch:
-            yield batch
 
     def _handle(self, stored: tasks.EnqueuedTask) -> Handle[R]:
         return Handle(
@@ -435,7 +443,8 @@ class Task(Enqueueing[P, R]):
         return f"<Task {self.name} of {self.declaration.app.name}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Calls the function itself; nothing is enqueued."""
+        """Calls the function itself; nothing is enqueued. Inside a workflow: NotCheckpointed."""
+        branches.refuse_direct_call("task", self.name)
         return self.declaration.function(*args, **kwargs)
 
 
@@ -443,7 +452,8 @@ class SyncTask(Task[P, R]):
     """SyncTask is a task made of a `def` function; workers run it in a thread."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function itself; nothing is enqueued."""
+        """Calls the function itself; nothing is enqueued. Inside a workflow: NotCheckpointed."""
+        branches.refuse_direct_call("task", self.name)
         result: R = self.declaration.function(*args, **kwargs)
         return result
 
@@ -452,6 +462,7 @@ class AsyncTask(Task[P, R]):
     """AsyncTask is a task made of an `async def` function; workers run it on an event loop."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Calls the function itself; nothing is enqueued."""
+        """Calls the function itself; nothing is enqueued. Inside a workflow: NotCheckpointed."""
+        branches.refuse_direct_call("task", self.name)
         coroutine: Coroutine[Any, Any, R] = self.declaration.function(*args, **kwargs)
         return coroutine

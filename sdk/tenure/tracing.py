@@ -18,10 +18,26 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from typing import Protocol
 
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
+    from tenure.v1 import worker_pb2
     from tenure.worker.job import Job
+
+    class Traced(Protocol):
+        """Traced is what a worker was handed: an attempt at a task, or an activation of a run."""
+
+        span: Span | None
+
+        @property
+        def assignment(self) -> worker_pb2.Assignment:
+            """As it was handed out."""
+
+        @property
+        def worker(self) -> str:
+            """Name of the worker."""
+
 
 _API: Final = "opentelemetry.trace"
 _NOTHING: Final[AbstractContextManager[None]] = contextlib.nullcontext()
@@ -39,25 +55,26 @@ def traceparent() -> str:
 
 
 def enqueueing(
-    name: str, queue: str, count: int | None = None
+    name: str, queue: str, count: int | None = None, *, verb: str = "enqueue"
 ) -> AbstractContextManager[Span | None]:
     """Returns the span of a call that enqueues, as a context; None inside if nobody traces.
 
     Args:
-        name: Name of the task.
+        name: Name of the task or workflow.
         queue: Its queue.
-        count: Number of tasks, where the call can carry many.
+        count: Number of tasks or runs, where the call can carry many.
+        verb: `enqueue`, or `start` for runs.
     """
     tracer = _tracer()
     if tracer is None:
         return _NOTHING
     from opentelemetry.trace import SpanKind
 
-    attributes: dict[str, Any] = _attributes("send", "enqueue", name, queue)
+    attributes: dict[str, Any] = _attributes("send", verb, name, queue)
     if count is not None:
         attributes["messaging.batch.message_count"] = count
     return tracer.start_as_current_span(
-        f"enqueue {name}", kind=SpanKind.PRODUCER, attributes=attributes
+        f"{verb} {name}", kind=SpanKind.PRODUCER, attributes=attributes
     )
 
 
@@ -67,8 +84,8 @@ def enqueued(span: Span | None, task_id: str) -> None:
         span.set_attribute("messaging.message.id", task_id)
 
 
-def attempt(job: Job) -> AbstractContextManager[None]:
-    """Returns the span of an attempt, as a context that the handler runs in."""
+def attempt(job: Traced) -> AbstractContextManager[None]:
+    """Returns the span of an attempt, or of an activation, as a context that the handler runs in."""
     tracer = _tracer()
     return _NOTHING if tracer is None else _attempt(tracer, job)
 
@@ -101,7 +118,7 @@ def ended(span: Span | None, outcome: str) -> None:
 
 
 @contextlib.contextmanager
-def _attempt(tracer: Tracer, job: Job) -> Iterator[None]:
+def _attempt(tracer: Tracer, job: Traced) -> Iterator[None]:
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanKind
 

@@ -168,7 +168,7 @@ def test_parse__priority__is_read(text: str) -> None:
         ),
         (("audit", "--operation", "setqueue"), "is it SetQueue"),
         (("audit", "--operation", "RevokeKey"), "RevokeApiKey"),
-        (("audit", "--operation", "xyzzy"), "there are CancelTasks, CreateApiKey, "),
+        (("audit", "--operation", "xyzzy"), "there are CancelRuns, CancelTasks, CreateApiKey, "),
         (
             ("audit", "--since", "2026-03-02", "--until", "2026-03-01"),
             "--since 2026-03-02 00:00:00 is not before --until 2026-03-01 00:00:00",

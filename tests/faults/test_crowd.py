@@ -14,6 +14,7 @@ import pytest_asyncio
 from tenure import App, Worker
 from tenure.v1 import payload_pb2 as payload
 from tenure_service.dispatch.hub import Hub
+from tenure_service.dispatch.waiters import Waiter
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.main import Server
 from tenure_service.store import invariants
@@ -101,11 +102,9 @@ def looked_up(patient: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     results = hub._look_up
 
-    async def counted(
-        namespace_id: int, keys: Sequence[TaskKey]
-    ) -> dict[str, TaskResultRow | None]:
+    async def counted(waiter: Waiter, keys: Sequence[TaskKey]) -> dict[str, TaskResultRow | None]:
         found.extend(key.task_id for key in keys)
-        return await results(namespace_id, keys)
+        return await results(waiter, keys)
 
     monkeypatch.setattr(hub, "_look_up", counted)
     return found

@@ -17,6 +17,7 @@ from tenure.v1 import task_service_pb2_grpc as tasks_grpc
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as workers
 from tenure.v1 import worker_service_pb2_grpc as workers_grpc
+from tenure.v1 import workflow_service_pb2_grpc as workflows_grpc
 
 #: What docs/protocol.md tells worker authors to allow.
 RECEIVE_BYTES_MAX = 20 * 1024 * 1024
@@ -53,6 +54,7 @@ class Caller:
         self.metadata: Metadata = () if namespace is None else (("tenure-namespace", namespace),)
         self.work = workers_grpc.WorkerServiceStub(self.channel)
         self.task = tasks_grpc.TaskServiceStub(self.channel)
+        self.workflow = workflows_grpc.WorkflowServiceStub(self.channel)
         self.registry = registry_grpc.RegistryServiceStub(self.channel)
         self.admin = admin_grpc.AdminServiceStub(self.channel)
         self._health = health_pb2_grpc.HealthStub(self.channel)
@@ -66,6 +68,7 @@ class Caller:
         stubs: dict[str, Any] = {
             "WorkerService": self.work,
             "TaskService": self.task,
+            "WorkflowService": self.workflow,
             "RegistryService": self.registry,
             "AdminService": self.admin,
         }

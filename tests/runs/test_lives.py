@@ -20,6 +20,8 @@ from tests.runs.lives import state
 from tests.runs.run_worker import RunWorker
 from tests.usecase.stage import Stage
 
+SOME_ID = "01900000-0000-7000-8000-000000000000"
+
 
 def suspended(
     one: worker.Assignment, *sets: tuple[list[str], int], wake_seconds: float | None = None
@@ -156,15 +158,15 @@ def wrong(one: worker.Assignment, kind: str) -> worker.Result:
     elif kind == "no child":
         result.suspended.waits.add(needed_count=1)
     elif kind == "too many":
-        result.suspended.waits.add(child_ids=[f"{one.task_id}:{one.task_id[:-1]}0"], needed_count=2)
+        result.suspended.waits.add(child_ids=[f"{one.task_id}:{SOME_ID}"], needed_count=2)
     elif kind == "none":
-        result.suspended.waits.add(child_ids=[f"{one.task_id}:{one.task_id[:-1]}0"])
+        result.suspended.waits.add(child_ids=[f"{one.task_id}:{SOME_ID}"])
     elif kind == "garbage":
         result.suspended.waits.add(child_ids=["garbage"], needed_count=1)
     elif kind == "itself":
         result.suspended.waits.add(child_ids=[one.task_id], needed_count=1)
     elif kind == "of another run":
-        other = f"{one.task_id[:-1]}0:{one.task_id[:-1]}1"
+        other = f"{SOME_ID}:{one.task_id}"
         result.suspended.waits.add(child_ids=[other], needed_count=1)
     else:
         result.blocked.SetInParent()

@@ -1,10 +1,12 @@
 """A run that is suspended goes on once, whenever the last of what it waits for is over."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from tenure_service.engine.states import Outcome
+from tenure_service.store import inbox as store_inbox
 from tenure_service.store.database import Conn
 from tenure_service.store.inbox import WaitSet
 from tenure_service.usecase import end, expire, operate, report
@@ -112,6 +114,26 @@ def test_suspend__child_ends_while_the_report_is_written__is_woken_by_the_inbox(
     assert wake_up(stage, one.run_id) == [one.run_id]
     assert state(stage, one.run_id) == ("OPEN", None, "ready")
     stage.check()
+
+
+def test_suspend__child_ends_right_after_the_look__is_not_taken_unread(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's end is committed after the look, and before the next statement."""
+    one = begin(stage)
+    children = start_tasks(stage, one, 1)
+    look = store_inbox.wait
+
+    def look_and_end(conn: Conn, waits: Sequence[tuple[str, Sequence[WaitSet]]]) -> set[str]:
+        complete = look(conn, waits)
+        work(stage)
+        return complete
+
+    monkeypatch.setattr(store_inbox, "wait", look_and_end)
+    suspend(stage, one, all_of(children))
+    assert inbox(stage, one.run_id) == children
+    stage.check()
+    assert wake_up(stage, one.run_id) == [one.run_id]
 
 
 def test_suspend__child_ends_before_the_lock_of_the_run__is_counted_once(stage: Stage) -> None:

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-CASES = Path(__file__).with_name("wrong_calls.txt")
+NAMES = ("wrong_calls", "wrong_flows")
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> Path:
-    path = tmp_path / "wrong_calls.py"
-    path.write_text(CASES.read_text())
+@pytest.fixture(params=NAMES)
+def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / f"{request.param}.py"
+    path.write_text(Path(__file__).with_name(f"{request.param}.txt").read_text())
     return path
 
 
-def expected() -> set[int]:
-    lines = CASES.read_text().splitlines()
+def expected(module: Path) -> set[int]:
+    lines = module.read_text().splitlines()
     return {number for number, line in enumerate(lines, 1) if line.endswith("  # wrong")}
 
 
@@ -33,8 +33,8 @@ def test_mypy__wrong_calls__are_refused_and_no_others(module: Path) -> None:
         check=False,
         timeout=300,
     )
-    found = re.findall(r"wrong_calls\.py:(\d+): error:", done.stdout)
-    assert {int(number) for number in found} == expected(), done.stdout
+    found = re.findall(rf"{module.name}:(\d+): error:", done.stdout)
+    assert {int(number) for number in found} == expected(module), done.stdout
 
 
 def test_basedpyright__wrong_calls__are_refused_and_no_others(module: Path) -> None:
@@ -59,4 +59,4 @@ def test_basedpyright__wrong_calls__are_refused_and_no_others(module: Path) -> N
     found = {
         each["range"]["start"]["line"] + 1 for each in diagnostics if each["severity"] == "error"
     }
-    assert found == expected(), diagnostics
+    assert found == expected(module), diagnostics

@@ -26,6 +26,7 @@ print(len(partitions.ensure(database)), flush=True)
 database.close()
 """
 WIDTH = limits.PARTITION_WIDTH
+PARENT_COUNT = len(partitions.PARENTS)
 INSERT = (
     "insert into tasks (run_id, task_id, namespace_id, lane_id, policy_id, input)"
     " values (%s, %s, 1, 1, 1, '') returning tableoid::regclass::text"
@@ -45,7 +46,8 @@ def opened(database: str) -> Iterator[Database]:
 def _names(conn: psycopg.Connection) -> list[str]:
     rows = conn.execute(
         "select inhrelid::regclass::text from pg_inherits"
-        " where inhparent in ('tasks'::regclass, 'deliveries'::regclass) order by 1"
+        " where inhparent = any(%s::regclass[]) order by 1",
+        [list(partitions.PARENTS)],
     ).fetchall()
     return [name for (name,) in rows]
 
@@ -55,7 +57,7 @@ def test_ensure__empty_database__makes_all_widths_of_all_parents(
 ) -> None:
     made = partitions.ensure(opened)
     assert sorted(made) == _names(conn)
-    assert len(made) == len(partitions.PARENTS) * (limits.PARTITIONS_AHEAD + 2)
+    assert len(made) == PARENT_COUNT * (limits.PARTITIONS_AHEAD + 2)
     assert partitions.ensure(opened) == []
 
 
@@ -80,7 +82,7 @@ def test_ensure__two_processes_at_once__both_succeed_and_each_is_made_once(
         process.stdin.flush()
     made = [int(process.communicate(timeout=60)[0]) for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sum(made) == len(_names(conn)) == 2 * (limits.PARTITIONS_AHEAD + 2)
+    assert sum(made) == len(_names(conn)) == PARENT_COUNT * (limits.PARTITIONS_AHEAD + 2)
 
 
 def test_ensure__reader_holds_the_parent__does_not_wait_for_it(
@@ -88,7 +90,8 @@ def test_ensure__reader_holds_the_parent__does_not_wait_for_it(
 ) -> None:
     with conn.transaction():
         conn.execute("select count(*) from tasks, deliveries")
-        assert len(partitions.ensure(opened)) == 2 * (limits.PARTITIONS_AHEAD + 2)
+        made = partitions.ensure(opened)
+        assert len(made) == PARENT_COUNT * (limits.PARTITIONS_AHEAD + 2)
 
 
 def test_ensure__somebody_locks_the_parent__steps_aside_and_makes_it_later(
@@ -109,7 +112,7 @@ def test_ensure__somebody_locks_the_parent__steps_aside_and_makes_it_later(
             # It leaves the line by itself, so that writers behind it are not held up for long.
             assert eventually(lambda: not blocked()), "it does not give up"
             holder.commit()
-            assert len(made.result(20)) == 4
+            assert len(made.result(20)) == 2 * PARENT_COUNT
 
 
 def test_ahead_duration__all_made__is_at_least_the_promised_widths(opened: Database) -> None:

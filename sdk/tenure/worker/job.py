@@ -13,8 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import duration_pb2
+
 from tenure import codec, context, errors, failure, payload_codec, tracing
-from tenure.v1 import worker_pb2
+from tenure.v1 import work_stream_pb2, worker_pb2
 from tenure.worker import wire
 
 if TYPE_CHECKING:
@@ -134,6 +136,56 @@ class Job:
     def progress(self, data: bytes) -> None:
         """Keeps details for the next heartbeat."""
         self.progress_details = context.details_payload(data, self._hook)
+
+    def take_progress(self) -> work_stream_pb2.TaskProgress | None:
+        """Returns the details that the handler left since the last heartbeat; None: none."""
+        details, self.progress_details = self.progress_details, None
+        if details is None:
+            return None
+        return work_stream_pb2.TaskProgress(
+            task_id=self.task_id, lease_token=self.lease_token, details=details
+        )
+
+    def started(self, now: float) -> work_stream_pb2.StartedTask:
+        """Returns what the server is told of a handler that runs."""
+        seconds = max(0.0, now - self.started_at)
+        whole = int(seconds)
+        return work_stream_pb2.StartedTask(
+            task_id=self.task_id,
+            lease_token=self.lease_token,
+            run_duration=duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9)),
+        )
+
+    def over_limit(self) -> str:
+        """Says that the attempt's own limit ended it, where that is so; empty: it did not."""
+        left = self.time_left() if self.started_at else None
+        if left is None or left > 0:
+            return ""
+        limit = self.assignment.start_to_close
+        seconds = limit.seconds + limit.nanos / 1e9
+        return f"the server ended its attempt at the timeout of {seconds:g} s"
+
+    def why_lost(self) -> str:
+        """Says why the lease is gone, as far as a worker can know: it is told the token alone."""
+        told = "" if self.stopped else self.cancel_reason
+        return self.over_limit() or told or "the lease was lost"
+
+    def log_lost(self, why: str) -> None:
+        """Says of a handler that has not ended that its task is no longer this worker's."""
+        threaded = self.started_at and not self.is_async and not self.isolated
+        # A task that was cancelled has no next attempt.
+        beside = "" if self.cancel_reason and not self.stopped else " beside the next attempt"
+        goes_on = (
+            f"; nobody can stop its thread: it runs on{beside}, unless it"
+            " looks at current_task().cancelled, or is declared with mode='process'"
+        )
+        _log.warning(
+            "task %s %s is no longer this worker's: %s%s",
+            self.name,
+            self.task_id,
+            why,
+            goes_on if threaded else "",
+        )
 
     # The handler's life.
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tenure.v1 import worker_pb2
-    from tenure.worker.job import Job
+    from tenure.worker.held import HandOut
+    from tenure.workflow.port_stream import Recorder
 
 # Limits of one Report, under those of the protocol (1,000 results, 16 MiB).
 RESULT_COUNT_MAX = 500
@@ -41,6 +42,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
+        self._recorder: Recorder | None = None
         self.wake = asyncio.Event()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -51,9 +53,13 @@ class Outbox:
         self._paused: bool | None = None
         self._accepts: dict[str, None] = {}
         self._started: list[stream.StartedTask] = []
-        self._results: collections.deque[Job] = collections.deque()
-        self._sent: dict[int, list[Job]] = {}
+        self._results: collections.deque[HandOut] = collections.deque()
+        self._sent: dict[int, list[HandOut]] = {}
         self._report_id = 0
+
+    def attach(self, recorder: Recorder) -> None:
+        """Takes what activations send in between."""
+        self._recorder = recorder
 
     def heartbeat(self, message: stream.Heartbeat) -> None:
         """Takes a heartbeat; one that was not sent yet gives way."""
@@ -80,8 +86,8 @@ class Outbox:
         self._started.extend(tasks)
         self.wake.set()
 
-    def results(self, jobs: Iterable[Job]) -> None:
-        """Takes jobs that have their results."""
+    def results(self, jobs: Iterable[HandOut]) -> None:
+        """Takes hand-outs that have their results."""
         self._results.extend(jobs)
         self.empty.clear()
         self.wake.set()
@@ -113,15 +119,16 @@ class Outbox:
             request = worker_service_pb2.WorkRequest(started=stream.Started(tasks=self._started))
             self._started = []
             return request
-        return self._next_report()
+        steps = self._recorder.next() if self._recorder is not None else None
+        return steps if steps is not None else self._next_report()
 
     @property
     def unacknowledged_count(self) -> int:
         """Results that no server has acknowledged."""
         return len(self._results) + sum(map(len, self._sent.values()))
 
-    def acknowledged(self, report_id: int) -> list[Job]:
-        """Returns the jobs of a Report whose acknowledgement came; they are forgotten here."""
+    def acknowledged(self, report_id: int) -> list[HandOut]:
+        """Returns the hand-outs of a Report whose acknowledgement came; they are forgotten here."""
         jobs = self._sent.pop(report_id, [])
         if not self._sent:
             self.reports_acknowledged.set()
@@ -141,6 +148,8 @@ class Outbox:
         self._paused = None
         self._accepts = {}
         self._started = []
+        if self._recorder is not None:
+            self._recorder.stream_broke()
         self.wake.set()
 
     def _next_report(self) -> bytes | None:
@@ -148,7 +157,7 @@ class Outbox:
             return None
         if len(self._sent) >= REPORT_COUNT_MAX and len(self._results) < RESULT_COUNT_MAX:
             return None
-        jobs: list[Job] = []
+        jobs: list[HandOut] = []
         results: list[bytes] = []
         size_bytes = 0
         while self._results and len(jobs) < RESULT_COUNT_MAX:

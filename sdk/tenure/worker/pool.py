@@ -95,6 +95,11 @@ class HandlerPool:
         with self._lock:
             return not (self._running or self._sync or self._async or self._done)
 
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the event loop of `async def` handlers, started if need be."""
+        with self._lock:
+            return self._start_loop()
+
     def submit(self, jobs: Iterable[Job]) -> None:
         """Takes jobs to run, in order. All have handlers."""
         with self._lock:
@@ -222,12 +227,15 @@ class HandlerPool:
         if not self._async or self._pump_called or len(self._running) >= self._concurrency:
             return
         self._pump_called = True
+        self._start_loop().call_soon_threadsafe(self._pump)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(
                 target=_run_loop, args=(self._loop,), name="tenure-async", daemon=True
             ).start()
-        self._loop.call_soon_threadsafe(self._pump)
+        return self._loop
 
     def _take_sync(self) -> Job | None:
         if _first(self._sync, self._async):

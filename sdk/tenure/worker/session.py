@@ -12,14 +12,13 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
-from google.protobuf import duration_pb2
-
 from tenure import errors, status
 from tenure.io_thread import io_thread
 from tenure.v1 import work_stream_pb2 as messages
 from tenure.v1 import worker_pb2
 from tenure.worker import slots
 from tenure.worker.absence import Absence
+from tenure.worker.activations import Activations, Hosted
 from tenure.worker.endings import Endings
 from tenure.worker.held import Held
 from tenure.worker.job import Job
@@ -27,14 +26,17 @@ from tenure.worker.outbox import Outbox
 from tenure.worker.pool import HandlerPool
 from tenure.worker.process import HandlerProcesses
 from tenure.worker.stream import Ending, Stream
+from tenure.workflow.port_stream import Recorder
 
 if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import Sequence
 
     import grpc.aio
+    from google.protobuf import duration_pb2
 
     from tenure.channel import Target
+    from tenure.worker.held import HandOut
     from tenure.worker.settings import Settings
 
 _log = logging.getLogger("tenure.worker")
@@ -56,10 +58,6 @@ EXPECTED_FACTOR = 4
 # Time that cancelled handlers get to end, and that results get to be acknowledged, at a stop.
 CANCEL_SECONDS = 2.0
 FLUSH_SECONDS = 10.0
-# Reasons of refused results that another try may overcome.
-_TRANSIENT = frozenset(
-    {"CONTENTION", "OVERLOADED", "QUOTA_EXCEEDED", "DATABASE_UNAVAILABLE", "SHUTTING_DOWN", "BUG"}
-)
 
 
 class Session:
@@ -78,6 +76,11 @@ class Session:
         self._outbox = Outbox()
         self._processes = None if settings.boot is None else HandlerProcesses(settings.boot)
         self._pool = HandlerPool(settings.concurrency, self._wake, self._processes)
+        self._recorder = Recorder(target, self._outbox.wake.set)
+        self._outbox.attach(self._recorder)
+        self._activations = Activations(
+            settings.workflows, self._recorder, self._pool.loop, self._wake
+        )
         self._governor = slots.SlotGovernor(
             settings.concurrency, settings.prefetch_max, self._loop.time()
         )
@@ -153,10 +156,10 @@ class Session:
         self._outbox.pause(paused=True)
         self._hand_back(self._pool.take_back())
         await self._until_idle(grace_seconds, hurry)
-        running = self._pool.running
-        for job in running:
+        for job in self._pool.running:
             self._pool.cancel(job, "the worker stops", stopped=True)
-        if running:
+        self._activations.release()
+        if not self._idle:
             self._collect()
             await self._until_idle(CANCEL_SECONDS, asyncio.Event())
             self._give_up_running(grace_seconds)
@@ -197,29 +200,32 @@ class Session:
         )
 
     def assigned(self, message: messages.Assign) -> None:
-        """Hands tasks to the pool; those without a handler here, or at a stop, go back."""
+        """Has tasks and activations run; those without a function here, or at a stop, go back."""
         now = self._loop.time()
-        declarations = self._settings.declarations
+        worker = self._settings.identity.name
         jobs: list[Job] = []
+        activations: list[Hosted] = []
+        back: list[HandOut] = []
         tokens: dict[str, None] = {}
         for assignment in message.assignments:
+            tokens[assignment.lease_token] = None
             name = assignment.name
-            job = Job(
-                assignment,
-                declarations.get(name),
-                now,
-                isolated=name in self._settings.isolated,
-                worker=self._settings.identity.name,
-            )
-            tokens[job.lease_token] = None
+            if assignment.HasField("activation"):
+                hosted = Hosted(assignment, worker)
+                if self._held.add(hosted):
+                    known = self._activations.serves(name) and not self._stopping
+                    (activations if known else back).append(hosted)
+                continue
+            declaration = self._settings.declarations.get(name)
+            isolated = name in self._settings.isolated
+            job = Job(assignment, declaration, now, isolated=isolated, worker=worker)
             if self._held.add(job):
-                jobs.append(job)
+                known = declaration is not None and not self._stopping
+                (jobs if known else back).append(job)
         self._outbox.accept(tokens)
-        runnable = [] if self._stopping else [job for job in jobs if job.declaration is not None]
-        if len(runnable) < len(jobs):
-            kept = set(runnable)
-            self._hand_back([job for job in jobs if job not in kept])
-        self._pool.submit(runnable)
+        self._hand_back(back)
+        self._activations.start(activations)
+        self._pool.submit(jobs)
         self._busy.set()
 
     def reported(self, message: messages.ReportAck) -> None:
@@ -230,14 +236,14 @@ class Session:
             for job in jobs:
                 self._held.remove(job)
             return
-        again: list[Job] = []
+        again: list[HandOut] = []
         for index, job in enumerate(jobs):
             if index in problems:
                 error = status.from_status(problems[index])
-                if error.reason in _TRANSIENT:
+                if error.reason in status.TRANSIENT:
                     again.append(job)
                     continue
-                _log.error("the result of task %s was refused: %s", job.task_id, error)
+                _log.error("the result of %s %s was refused: %s", job.name, job.task_id, error)
                 if not job.refused:
                     job.result = job.refused_result(str(error))
                     again.append(job)
@@ -255,40 +261,40 @@ class Session:
         self._valid_until = max(self._valid_until, sent_at + self._lease_seconds)
         for token in message.lost_lease_tokens:
             for job in self._held.lose(token):
+                if isinstance(job, Hosted):
+                    self._activations.lose(job)
+                    continue
                 job.lost = True
-                why = _why_lost(job)
+                why = job.why_lost()
                 self._pool.cancel(job, why)
                 if job.result is None:
-                    threaded = job.started_at and not job.is_async and not job.isolated
-                    # A task that was cancelled has no next attempt.
-                    beside = (
-                        "" if job.cancel_reason and not job.stopped else " beside the next attempt"
-                    )
-                    goes_on = (
-                        f"; nobody can stop its thread: it runs on{beside}, unless it"
-                        " looks at current_task().cancelled, or is declared with mode='process'"
-                    )
-                    _log.warning(
-                        "task %s %s is no longer this worker's: %s%s",
-                        job.name,
-                        job.task_id,
-                        why,
-                        goes_on if threaded else "",
-                    )
+                    job.log_lost(why)
         for cancel in message.cancels:
             self.cancel(cancel)
         self._collect()
 
     def cancel(self, message: messages.Cancel) -> None:
-        """Cancels a task's handler, or the task before its handler starts."""
+        """Cancels a function that runs, or the task before its handler starts."""
+        grace_seconds = _seconds(message.grace_duration)
+        reason = message.reason or "cancellation was requested"
         for job in self._held.find(message.task_id):
-            if job.result is None:
-                grace_seconds = _seconds(message.grace_duration)
-                # Without a grace the server has ended it, in words that fit whatever it was.
-                over = "" if grace_seconds else _over_limit(job)
-                reason = over or message.reason or "cancellation was requested"
-                self._pool.cancel(job, reason, grace_seconds=grace_seconds)
+            if job.result is not None:
+                continue
+            if isinstance(job, Hosted):
+                self._activations.cancel(job, reason, over=not grace_seconds)
+                continue
+            # Without a grace the server has ended it, in words that fit whatever it was.
+            over = "" if grace_seconds else job.over_limit()
+            self._pool.cancel(job, over or reason, grace_seconds=grace_seconds)
         self._collect()
+
+    def recorded(self, message: messages.StepAck) -> None:
+        """Tells an activation what became of its steps."""
+        self._recorder.acknowledged(message)
+
+    def resolved(self, message: messages.Resolved) -> None:
+        """Tells an activation what is over of what it waits for."""
+        self._activations.resolved(message)
 
     def lease_tokens(self) -> Sequence[str]:
         """Gives the tokens of all leases held."""
@@ -296,16 +302,8 @@ class Session:
 
     def progress(self) -> list[messages.TaskProgress]:
         """Gives the details that handlers left since the last heartbeat."""
-        progress = []
-        for job in self._pool.running:
-            details, job.progress_details = job.progress_details, None
-            if details is not None:
-                progress.append(
-                    messages.TaskProgress(
-                        task_id=job.task_id, lease_token=job.lease_token, details=details
-                    )
-                )
-        return progress
+        every = [job.take_progress() for job in self._pool.running]
+        return [progress for progress in every if progress is not None]
 
     # The connect loop.
 
@@ -367,18 +365,29 @@ class Session:
                 if job.started_at:
                     self._governor.finished(job.run_seconds)
             self._outbox.results(finished)
+        ended = self._activations.drain()
+        for hosted in ended:
+            if hosted.result is None:
+                self._held.remove(hosted)
+        if ended:
+            self._outbox.results(ended)
         self._ended.set()
 
-    def _hand_back(self, jobs: list[Job]) -> None:
+    def _hand_back(self, jobs: Sequence[HandOut]) -> None:
         for job in jobs:
             job.result = job.released()
         if jobs:
             self._outbox.results(jobs)
 
+    @property
+    def _idle(self) -> bool:
+        return self._pool.idle and self._activations.idle
+
     def _slots(self) -> worker_pb2.Slots:
         return worker_pb2.Slots(
             total=0 if self._stopping else max(self._governor.slots - self._gone_count, 0),
             by_queue=self._settings.queue_slots,
+            activations=0 if self._stopping else self._settings.activations,
         )
 
     async def _sweep_for_ever(self) -> None:
@@ -398,7 +407,7 @@ class Session:
         slow = [job for job in running if job.started_at and now - job.started_at > STARTED_SECONDS]
         fresh = [job for job in slow if not (job.announced or job.lost)]
         if fresh and self.connected.is_set():
-            self._outbox.started(_started(job, now) for job in fresh)
+            self._outbox.started(job.started(now) for job in fresh)
             for job in fresh:
                 job.announced = True
         self._pool.nudge(now)
@@ -431,7 +440,7 @@ class Session:
         while not hurry.is_set():
             self._collect()
             left = give_up_at - self._loop.time()
-            if self._pool.idle or left <= 0:
+            if self._idle or left <= 0:
                 break
             self._ended.clear()
             ended = asyncio.create_task(self._ended.wait())
@@ -444,32 +453,12 @@ class Session:
             why = f"the worker stopped and the handler did not end within {grace_seconds:g} s"
             if self._pool.give_up(job, job.stopped_early(why)):
                 _log.error("task %s (%s): %s; its thread runs on", job.name, job.task_id, why)
+        left = self._activations.give_up()
+        for hosted in left:
+            why = "its function did not let itself be unwound, and runs on"
+            _log.error("run %s of %s is given back: %s", hosted.task_id, hosted.name, why)
+        self._outbox.results(left)
         self._collect()
-
-
-def _started(job: Job, now: float) -> messages.StartedTask:
-    seconds = max(0.0, now - job.started_at)
-    whole = int(seconds)
-    return messages.StartedTask(
-        task_id=job.task_id,
-        lease_token=job.lease_token,
-        run_duration=duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9)),
-    )
-
-
-def _why_lost(job: Job) -> str:
-    """Says why a lease is gone, as far as a worker can know: the server sends its token alone."""
-    told = "" if job.stopped else job.cancel_reason
-    return _over_limit(job) or told or "the lease was lost"
-
-
-def _over_limit(job: Job) -> str:
-    """Says that the attempt's own limit ended it, where that is so."""
-    left = job.time_left() if job.started_at else None
-    if left is None or left > 0:
-        return ""
-    limit = _seconds(job.assignment.start_to_close)
-    return f"the server ended its attempt at the timeout of {limit:g} s"
 
 
 def _seconds(message: duration_pb2.Duration) -> float:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tenure.isolation import Boot
     from tenure.task import Declaration
     from tenure.v1 import worker_pb2
+    from tenure.workflow.declaration import WorkflowDeclaration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class Settings:
         handlers: What it registers: names and queues.
         concurrency: Handlers that run at once.
         queue_slots: Limits by queue; empty: none.
+        workflows: Workflows by name.
+        activations: Activations of runs that it holds at once.
         prefetch_max: Most tasks taken at a time, once short handlers have earned it.
         isolated: Names of the tasks whose handlers run in processes of their own.
         boot: How such a process finds them; None if there are none.
@@ -35,6 +38,8 @@ class Settings:
     concurrency: int
     queue_slots: Mapping[str, int]
     prefetch_max: int
+    workflows: Mapping[str, WorkflowDeclaration] = dataclasses.field(default_factory=dict)
+    activations: int = 0
     isolated: frozenset[str] = frozenset()
     boot: Boot | None = None
     ends_refused: bool = False

@@ -64,7 +64,15 @@ class Receiver(Protocol):
         raise NotImplementedError
 
     def cancel(self, message: messages.Cancel) -> None:
-        """Takes the request to cancel a task."""
+        """Takes the request to cancel a task or run."""
+        raise NotImplementedError
+
+    def recorded(self, message: messages.StepAck) -> None:
+        """Takes what became of steps."""
+        raise NotImplementedError
+
+    def resolved(self, message: messages.Resolved) -> None:
+        """Takes how things were over that a run waits for."""
         raise NotImplementedError
 
     def lease_tokens(self) -> Sequence[str]:
@@ -245,6 +253,10 @@ class Stream:
                 self._receiver.renewed(ack, sent_at)
         elif kind == "cancel":
             self._receiver.cancel(response.cancel)
+        elif kind == "step_ack":
+            self._receiver.recorded(response.step_ack)
+        elif kind == "resolved":
+            self._receiver.resolved(response.resolved)
         elif kind == "drain":
             after = response.drain.reconnect_after
             self.leave(Ending("the server stops", drained=True), after.seconds + after.nanos / 1e9)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tenure.task import Declaration
+    from tenure.workflow.declaration import WorkflowDeclaration
 
 CONCURRENCY = 10
+ACTIVATIONS = 100
 PREFETCH_MAX = 2_000
 GRACE_SECONDS = 30.0
 _HANDLER_COUNT_MAX = 1_000
@@ -39,7 +41,7 @@ _numbers = itertools.count(1)
 
 
 class Worker:
-    """Worker runs the tasks of an app.
+    """Worker runs the tasks of an app, and the runs of its workflows.
 
     `def` handlers run in up to `concurrency` threads, `async def` handlers on an event loop in a
     thread of its own; heartbeats and the stream have another one that handlers cannot block.
@@ -48,10 +50,12 @@ class Worker:
     they when they do not obey a cancellation.
 
     Args:
-        app: The app whose tasks it serves.
-        queues: Queues to serve, for every task of the app; a mapping also says how many tasks of a
-            queue it takes at a time. None: each task on the queue it declares.
+        app: The app whose tasks and workflows it serves.
+        queues: Queues to serve, for every task and workflow of the app; a mapping also says how many
+            tasks of a queue it takes at a time. None: each on the queue it declares.
         concurrency: Handlers that run at once.
+        activations: Runs that it has in memory at once, apart from `concurrency`: one that waits
+            for long leaves memory, and one that waits for a task takes no place from it.
         name: Name for people; default host, process id and a number.
         prefetch_max: Most tasks it takes at a time once handlers have proved short (their median
             under 100 ms); `concurrency` or less: no more than can run.
@@ -72,12 +76,14 @@ class Worker:
         *,
         prefetch_max: int = PREFETCH_MAX,
         mode: isolation.Mode = "thread",
+        activations: int = ACTIVATIONS,
     ) -> None:
         check.kind(app, "what a worker serves", App, 'App("thumbs")')
         if queues is not None:
             queues = _queues(queues)
         check.whole(concurrency, "concurrency", 1, _SLOT_COUNT_MAX)
         check.whole(prefetch_max, "prefetch_max", 0, _SLOT_COUNT_MAX)
+        check.whole(activations, "activations", 1, _SLOT_COUNT_MAX)
         if name is not None:
             check.text(name, "name")
         isolation.check_mode(mode)
@@ -89,6 +95,7 @@ class Worker:
         self._queues = queues
         self._concurrency = concurrency
         self._prefetch_max = prefetch_max
+        self._activations = activations
         self._mode = mode
         self._session: sessions.Session | None = None
         self._done: concurrent.futures.Future[None] | None = None
@@ -249,13 +256,18 @@ class Worker:
 
     def _settings(self, *, ends_refused: bool) -> Settings:
         declarations = {name: task.declaration for name, task in self.app.tasks.items()}
-        if not declarations:
+        workflows = {name: each.declaration for name, each in self.app.workflows.items()}
+        if not declarations and not workflows:
             raise errors.HandlerRefused(
                 f"the app {self.app.name!r} has no tasks to serve: a task is there once the module of"
                 " its @app.task is imported. Import those modules at the end of the app's own, or"
                 " start the worker with one that imports them all (`tenure worker shop.tasks:app`)"
             )
-        _resolve(declarations.values())
+        every: list[Declaration | WorkflowDeclaration] = [
+            *declarations.values(),
+            *workflows.values(),
+        ]
+        _resolve(every)
         isolated = [
             declaration
             for declaration in declarations.values()
@@ -263,12 +275,12 @@ class Worker:
         ]
         handlers = [
             declaration.handler(queue)
-            for declaration in declarations.values()
+            for declaration in every
             for queue in (self._queues if self._queues is not None else [declaration.queue])
         ]
         if not 1 <= len(handlers) <= _HANDLER_COUNT_MAX:
             raise errors.UsageError(
-                f"{len(handlers)} pairs of task and queue: a worker registers 1 to 1,000"
+                f"{len(handlers)} pairs of task or workflow and queue: a worker registers 1 to 1,000"
             )
         # dict is the only mapping that is told apart at run time from a list of names.
         queue_slots = dict(self._queues) if isinstance(self._queues, dict) else {}
@@ -284,13 +296,15 @@ class Worker:
             concurrency=self._concurrency,
             queue_slots=queue_slots,
             prefetch_max=self._prefetch_max,
+            workflows=workflows,
+            activations=self._activations if workflows else 0,
             isolated=frozenset(declaration.name for declaration in isolated),
             boot=isolation.boot(self.app, isolated, self.name) if isolated else None,
             ends_refused=ends_refused,
         )
 
 
-def _resolve(declarations: Iterable[Declaration]) -> None:
+def _resolve(declarations: Iterable[Declaration | WorkflowDeclaration]) -> None:
     """Resolves all annotations, and refuses all handlers at once whose cannot be."""
     refused: list[errors.HandlerRefused] = []
     for declaration in declarations:

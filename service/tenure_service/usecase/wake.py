@@ -66,19 +66,14 @@ def _wake(conn: Conn, run_ids: Sequence[str]) -> Woken:
     for row in taken:
         counts[row.run_id] = counts.get(row.run_id, 0) + 1
     complete = inbox.count(conn, taken)
-    waiting = [run_id for run_id in sorted(complete) if _waits(locked[run_id].status)]
-    if waiting:
-        _go_on(conn, waiting, woken)
+    if complete:
+        _go_on(conn, sorted(complete), woken)
     woken.left += [
         run_id
         for run_id, count in counts.items()
         if count >= INBOX_ROWS_A_RUN and run_id not in complete
     ]
     return woken
-
-
-def _waits(status: str) -> bool:
-    return status == RunStatus.WAITING
 
 
 def _go_on(conn: Conn, run_ids: Sequence[str], woken: Woken, *, recovered: bool = False) -> None:
