@@ -484,11 +484,9 @@ class Hub:
 
     async def drain(self) -> None:
         """Waits until everything that was handed in is written."""
-        await self.reporter.drain()
-        await self.recorder.drain()
-        await self._enqueues.drain()
-        await self._keyed.drain()
-        await self._renewals.drain()
+        parts = (self.reporter, self.recorder, self._enqueues, self._keyed, self._renewals)
+        for part in parts:
+            await part.drain()
         if self._background:
             await asyncio.wait(set(self._background), timeout=_BACKGROUND_SECONDS)
 
@@ -496,8 +494,5 @@ class Hub:
         """Ends all threads."""
         for batcher in (self._enqueues, self._keyed, self._renewals, self._results):
             batcher.close()
-        self.reporter.close()
-        self.recorder.close()
-        self.waits.close()
-        self.leaser.close()
-        self.wake.close()
+        for part in (self.reporter, self.recorder, self.waits, self.leaser, self.wake):
+            part.close()
