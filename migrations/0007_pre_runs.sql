@@ -1,6 +1,6 @@
--- Why: runs of workflow functions. A run is live where tasks are: its row in tasks has task_id = run_id,
--- and each of its activations is a hand-out of that row. Lanes of runs have an app_version: that of
--- the function, or `*` until a worker has had the run; lanes of tasks have none.
+-- Why: runs of workflow functions. A run is live where tasks are: its row in tasks has task_id =
+-- run_id, and each of its activations is a hand-out of that row. Lanes of runs have an app_version:
+-- that of the function, or `*` until a worker has had the run; lanes of tasks have none.
 -- Locks taken: none on existing tables.
 -- Safe with versions: any. A server of 0006 starts no run and hands none out; one that sweeps the
 -- lease of a run puts it back as a task, which is right until its fifth loss.

@@ -599,8 +599,9 @@ class StepRecord(_message.Message):
 
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """FIELD_INVALID, PAYLOAD_TOO_LARGE, KEY_TAKEN; HISTORY_MISMATCH if another name or kind stands
-        under the id.
+        """FIELD_INVALID, PAYLOAD_TOO_LARGE, SCOPE_MISSING; OVERLOADED, where what is recorded does not
+        fit into this answer: send it again; HISTORY_MISMATCH if another name or kind stands under
+        the id.
         """
 
     def __init__(

@@ -571,8 +571,8 @@ Global___Suspended: _TypeAlias = Suspended  # noqa: Y015
 
 @_typing.final
 class Blocked(_message.Message):
-    """Blocked is the outcome of an activation that cannot go on with this code. The run is BLOCKED until
-    somebody resumes it; nothing is spent.
+    """Blocked is the outcome of an activation that cannot go on with this code. The run is BLOCKED
+    until somebody resumes it; nothing is spent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
