@@ -332,35 +332,50 @@ class Activation:
     def _parked(self) -> None:
         if not self._considering:
             self._considering = True
-            self._loop.call_soon(self._consider_soon, context=contextvars.Context())
-
-    def _consider_soon(self) -> None:
-        self._considering = False
-        self._consider()
+            self._loop.call_soon(self._consider, context=contextvars.Context())
 
     def _consider(self) -> None:
         """Suspends the function if it waits for long, and looks again if it may come to that."""
+        self._considering = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        wait = self._time_to_suspend()
+        context = contextvars.Context()
+        if wait is None:
+            return
+        if wait > 0:
+            self._timer = self._loop.call_later(wait, self._consider, context=context)
+        else:
+            # What this turn of the loop still brings may end a wait, a timer of the function even
+            # unseen: it is no longer among those that are scheduled.
+            self._loop.call_soon(self._suspend, context=context)
+
+    def _suspend(self) -> None:
+        wait = self._time_to_suspend()
+        if wait is None:
+            return
+        suspension = self._parking.suspension(self._loop.time())
+        if wait > 0 or not (suspension.waits or suspension.HasField("wake_after")):
+            self._parked()
+            return
+        self._suspension = suspension
+        self._unwind(Unwinding.SUSPENDED)
+
+    def _time_to_suspend(self) -> float | None:
+        """Returns for how long not to look, 0 to suspend the function; None: nothing is parked."""
         parked = self._parking.parked
         ended = self._flow.unwinding is not None or self._over.done()
         if ended or not parked or self._flow.cancel_reason is not None:
-            return
-        now = self._loop.time()
-        wakes_at = self._parking.wakes_at()
-        wait = SUSPEND_AFTER
-        if self._is_idle() and (wakes_at is None or wakes_at - now > SUSPEND_AFTER):
-            if self._parking.waits_for_children():
-                wait = max(each.since for each in parked.values()) + SUSPEND_AFTER - now
-            else:
-                wait = 0.0
-            if wait <= 0:
-                self._suspension = self._parking.suspension(now)
-                self._unwind(Unwinding.SUSPENDED)
-                return
-        context = contextvars.Context()
-        self._timer = self._loop.call_later(wait, self._consider, context=context)
+            return None
+        now, wakes_at = self._loop.time(), self._parking.wakes_at()
+        wakes_soon = wakes_at is not None and wakes_at - now <= SUSPEND_AFTER
+        if wakes_soon or not self._is_idle():
+            return SUSPEND_AFTER
+        if not self._parking.waits_for_children():
+            return 0.0
+        youngest_at = max(each.since for each in parked.values())
+        return max(0.0, youngest_at + SUSPEND_AFTER - now)
 
     def _is_idle(self) -> bool:
         if not self._workflow.is_async:

@@ -71,7 +71,8 @@ class Flow:
 
     def check(self, owner: Owner) -> None:
         """Raises Suspended while the function is being unwound."""
-        return
+        if self.unwinding is not None:
+            raise self.suspended(owner)
 
     def suspended(self, owner: Owner) -> Suspended:
         """Returns a Suspended for a branch."""

@@ -8,6 +8,7 @@ import pytest
 
 from tenure import CancelRequested
 from tenure.v1 import worker_pb2
+from tenure.workflow import activation
 from tenure.workflow.context import Context
 from tenure.workflow.sync_context import SyncContext
 from tests.eventually import eventually_async
@@ -158,6 +159,28 @@ async def test_cancel__a_def_workflow_at_a_new_step__raises_before_it_runs() -> 
     assert said == []
 
 
+async def test_cancel__a_def_workflow_whose_wait_is_over_by_then__raises_from_the_next_verb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(activation, "SUSPEND_AFTER", 60.0)
+    said = list[str]()
+
+    def flow(ctx: SyncContext) -> None:
+        said.append(str(ctx.task(add, 5)))
+        ctx.step(note, "never", said)
+
+    storage = Storage()
+    storage.held = {"child-1"}
+    running = asyncio.create_task(storage.activate(Flow(flow)))
+    await eventually_async(lambda: storage.waits)
+    assert storage.alive is not None
+    storage.alive.resolve([storage.finish("child-1")])
+    storage.alive.cancel("enough")
+    result = await running
+    assert result is not None
+    assert (result.WhichOneof("outcome"), said) == ("cancelled", ["5"])
+
+
 async def test_raise__cancelled_error_without_a_request__has_failed() -> None:
     async def flow(ctx: Context) -> None:
         raise asyncio.CancelledError
@@ -190,8 +213,15 @@ async def test_release_and_drop__all_kinds_of_waits__unwind_and_record_nothing_m
             ended.append("waits")
             await ctx.step(note, "never", ended)
 
+    async def works(ctx: Context) -> None:
+        try:
+            await ctx.step(work)
+        except BaseException as exc:
+            ended.append(type(exc).__name__)
+            raise
+
     async def flow(ctx: Context) -> None:
-        await asyncio.gather(foreign(), waits(ctx), ctx.step(work))
+        await asyncio.gather(foreign(), waits(ctx), works(ctx))
 
     storage = Storage()
     storage.held = {"child-2.1"}
@@ -204,7 +234,7 @@ async def test_release_and_drop__all_kinds_of_waits__unwind_and_record_nothing_m
     assert (result is None) == (how == "drop")
     if result is not None:
         assert result.WhichOneof("outcome") == "released"
-    assert sorted(ended) == ["foreign", "waits"]
+    assert sorted(ended) == ["Suspended", "foreign", "waits"]
     assert list(storage.steps) == ["2.1"]
 
 
@@ -238,6 +268,8 @@ async def test_run__branches_left_behind__are_cancelled_at_the_end() -> None:
         return "over"
 
     storage = Storage()
+    started_at = asyncio.get_running_loop().time()
     result = await storage.run(Flow(flow))
     assert storage.output(result) == "over"
     assert ended == ["behind"]
+    assert asyncio.get_running_loop().time() - started_at < activation.UNWIND_SECONDS

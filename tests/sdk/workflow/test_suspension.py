@@ -285,6 +285,40 @@ async def test_suspend__a_timer_of_its_own__is_waited_for() -> None:
     assert storage.output(result) == "too late"
 
 
+async def test_suspend__looked_at_while_the_functions_timer_fires__waits_for_what_it_brings() -> (
+    None
+):
+    looked = list[bool]()
+
+    async def flow(ctx: Context) -> str:
+        loop, alive = asyncio.get_running_loop(), storage.alive
+        assert alive is not None
+        waiting = asyncio.create_task(wait(ctx))
+
+        def look() -> None:
+            # As the loop has it: the timer is due, and its callback has not run.
+            alive._consider()
+            looked.append(True)
+            waiting.cancel()
+
+        when = loop.time() + 0.02
+        loop.call_at(when, look)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            return "too late"
+        return "in time"
+
+    async def wait(ctx: Context) -> None:
+        await ctx.task(add, 1)
+
+    storage = Storage()
+    storage.held = {"child-1.1"}
+    result = await storage.activate(Flow(flow))
+    assert result is not None
+    assert (storage.output(result), looked) == ("too late", [True])
+
+
 async def test_suspend__many_on_one_loop__nothing_stays_in_memory() -> None:
     class Ballast:
         """Something that a function holds."""

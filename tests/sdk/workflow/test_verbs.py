@@ -194,6 +194,10 @@ async def test_replay__another_name_or_kind__is_blocked_and_records_nothing() ->
         with contextlib.suppress(BaseException):
             await ctx.step(other)
 
+    async def inside(ctx: Context) -> None:
+        await ctx.step(one)
+        await ctx.step(add, 1)
+
     storage = Storage()
     await storage.run(Flow(flow))
     before = dict(storage.sent)
@@ -206,6 +210,8 @@ async def test_replay__another_name_or_kind__is_blocked_and_records_nothing() ->
     result = await storage.run(Flow(swapped))
     for part in ("step '2'", "TASK 'add'", "SLEEP 'sleep'"):
         assert part in result.blocked.failure.message
+    result = await storage.run(Flow(inside))
+    assert "CALL 'add'" in result.blocked.failure.message
     assert storage.sent == before
 
 
@@ -384,6 +390,29 @@ async def test_patch__old_and_new_runs__take_their_own_way() -> None:
     assert await replayed(new, after) == "after"
     assert newest.output(await newest.run(Flow(after))) == "after"
     assert len(newest.steps) == 3
+
+
+async def test_patch__the_record_goes_on_in_branches_alone__is_not_taken() -> None:
+    async def branch(ctx: Context) -> None:
+        await ctx.step(one)
+
+    async def before(ctx: Context) -> str:
+        await asyncio.gather(branch(ctx), branch(ctx))
+        await ctx.sleep(3600)
+        return "before"
+
+    async def patched(ctx: Context) -> str:
+        took = await ctx.patch("change")
+        await asyncio.gather(branch(ctx), branch(ctx))
+        await ctx.sleep(3600)
+        return str(took)
+
+    storage = Storage()
+    storage.kill_at = 2
+    storage.kill_before_commit = True
+    assert await storage.activate(Flow(before)) is None
+    assert sorted(storage.steps) == ["1.1", "2.1"]
+    assert storage.output(await storage.run(Flow(patched))) == "False"
 
 
 async def test_now__replayed__is_the_time_of_the_latest_step_of_the_branch() -> None:
