@@ -111,7 +111,7 @@ class Reader:
         self._running.clear()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/workflows.md"])
 def test_follow__to_the_letter__prints_what_is_promised(
     name: str, tmp_path: Path, empty_database: str
 ) -> None:

@@ -16,7 +16,16 @@ import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from tenure.v1 import payload_pb2, policy_pb2, task_pb2, task_service_pb2, task_service_pb2_grpc
+from tenure.v1 import (
+    payload_pb2,
+    policy_pb2,
+    run_pb2,
+    task_pb2,
+    task_service_pb2,
+    task_service_pb2_grpc,
+    workflow_service_pb2,
+    workflow_service_pb2_grpc,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE_EXAMPLE = ROOT / "examples/workers/node"
@@ -157,6 +166,35 @@ class Producer:
         return await self.stub.GetTask(task_service_pb2.GetTaskRequest(task_id=task_id))
 
 
+class Runs:
+    """Starts runs and waits for them."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = workflow_service_pb2_grpc.WorkflowServiceStub(channel)
+
+    async def start(self, name: str, value: object) -> str:
+        new = run_pb2.NewRun(
+            name=name, input=payload_pb2.Payload(data=json.dumps(value).encode(), encoding="json")
+        )
+        answer = await self.stub.StartRuns(workflow_service_pb2.StartRunsRequest(runs=[new]))
+        return answer.results[0].run.run_id
+
+    async def result(self, run_id: str) -> run_pb2.RunResult:
+        request = workflow_service_pb2.AwaitRunsRequest(
+            run_ids=[run_id], wait_duration=Duration(seconds=5)
+        )
+        while not (found := (await self.stub.AwaitRuns(request)).results):
+            pass
+        return found[0].result
+
+    async def get(self, run_id: str) -> run_pb2.Run:
+        return (await self.stub.GetRun(workflow_service_pb2.GetRunRequest(run_id=run_id))).run
+
+    async def steps(self, run_id: str) -> Sequence[run_pb2.Step]:
+        request = workflow_service_pb2.ListRunStepsRequest(run_id=run_id)
+        return (await self.stub.ListRunSteps(request)).steps
+
+
 class Wire:
     """A TCP relay between a worker and the server that can be cut."""
 
@@ -277,4 +315,78 @@ async def test_minimal_node_worker__stream_cut__reconnects_and_goes_on(
         second = await producer.enqueue("word_count", {"text": "again"})
         (result,) = await producer.results([second])
         assert json.loads(result.output.data) == {"words": 1}
+        assert await worker.stop() == 0
+
+
+async def test_node_worker__workflow_that_sleeps__is_suspended_and_replayed(
+    server: Server, node_modules: Path, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        grpc.aio.insecure_channel(server.address) as channel,
+        node_worker(tmp_path, node_modules, server.address) as worker,
+    ):
+        runs = Runs(channel)
+        names = [f"name-{number}" for number in range(1000)]
+        run_id = await runs.start("raffle", {"names": names, "seconds": 2})
+        result = await runs.result(run_id)
+        run, steps = await runs.get(run_id), await runs.steps(run_id)
+        assert result.state == run_pb2.RUN_STATE_COMPLETED, result
+        assert json.loads(result.output.data) == {
+            "winner": json.loads(steps[0].output.data),
+            "of": 1000,
+        }
+        assert [(step.step_id, step.name, step.kind) for step in steps] == [
+            ("1", "draw", run_pb2.STEP_KIND_CALL),
+            ("2", "word_count", run_pb2.STEP_KIND_TASK),
+            ("3", "sleep", run_pb2.STEP_KIND_SLEEP),
+        ]
+        assert (run.version, run.activation_count) == ("1", 2)
+        assert await worker.stop() == 0
+        assert worker.process.stdout is not None
+        assert (await worker.process.stdout.read()).count(b"drawing") == 1
+
+
+async def test_node_worker__streams_cut_under_workflows__records_and_waits_again(
+    server: Server, node_modules: Path, tmp_path: Path
+) -> None:
+    wire = Wire(server.address)
+    relay = await asyncio.start_server(wire.relay, "127.0.0.1", 0)
+    host, port = relay.sockets[0].getsockname()
+    async with (
+        asyncio.timeout(60),
+        relay,
+        grpc.aio.insecure_channel(server.address) as channel,
+        node_worker(tmp_path, node_modules, f"{host}:{port}") as worker,
+    ):
+        runs = Runs(channel)
+        await worker.until("session")
+        run_ids = [await runs.start("raffle", {"names": ["a"], "seconds": 0.1}) for _ in range(20)]
+        for _ in range(4):
+            await worker.until("drawing")
+            wire.cut()
+            await worker.until("resumed")
+        for run_id in run_ids:
+            result = await runs.result(run_id)
+            assert json.loads(result.output.data) == {"winner": "a", "of": 1}, result
+        assert await worker.stop() == 0
+
+
+async def test_node_worker__workflow_cancelled_while_it_waits__is_woken_and_ends(
+    server: Server, node_modules: Path, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        grpc.aio.insecure_channel(server.address) as channel,
+        node_worker(tmp_path, node_modules, server.address) as worker,
+    ):
+        runs = Runs(channel)
+        run_id = await runs.start("raffle", {"names": ["a"], "seconds": 600})
+        pace = workflow_service_pb2.AwaitRunsRequest(
+            run_ids=[run_id], wait_duration=Duration(nanos=20_000_000)
+        )
+        while (await runs.get(run_id)).state != run_pb2.RUN_STATE_WAITING:
+            assert not (await runs.stub.AwaitRuns(pace)).results, "over before it was seen waiting"
+        await runs.stub.CancelRuns(workflow_service_pb2.CancelRunsRequest(run_ids=[run_id]))
+        assert (await runs.result(run_id)).state == run_pb2.RUN_STATE_CANCELLED
         assert await worker.stop() == 0

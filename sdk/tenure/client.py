@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from tenure.async_client import AsyncClient
-from tenure.run_client import RunCalls, blocking
+from tenure.run_client import AsyncRunCalls, RunCalls, blocking
 
 if TYPE_CHECKING:
     import datetime
@@ -44,7 +44,11 @@ class Client(RunCalls):
         tls: security.Argument = None,
         codec: payload_codec.PayloadCodec | None = None,
     ) -> None:
-        self._async: AsyncClient = AsyncClient(address, namespace, api_key, tls=tls, codec=codec)
+        self._async = AsyncClient(address, namespace, api_key, tls=tls, codec=codec)
+
+    @property
+    def _runs(self) -> AsyncRunCalls:
+        return self._async
 
     @property
     def target(self) -> Target:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenure import codec, failure, payload_codec, policy, records
 from tenure.v1 import admin_service_pb2 as admin
-from tenure.v1 import payload_pb2, task_pb2
+from tenure.v1 import payload_pb2, task_pb2, worker_pb2
 from tenure.v1 import registry_service_pb2 as registry
 from tenure.v1 import task_service_pb2 as tasks
 
@@ -155,7 +155,13 @@ def worker(message: admin.Worker) -> records.WorkerInfo:
         sdk_version=message.identity.sdk_version,
         app_version=message.identity.app_version,
         handlers=[
-            records.HandlerInfo(name=each.name, queue=each.queue) for each in message.handlers
+            records.HandlerInfo(
+                name=each.name,
+                queue=each.queue,
+                is_workflow=each.kind == worker_pb2.HANDLER_KIND_WORKFLOW,
+                version=each.version,
+            )
+            for each in message.handlers
         ],
         slots=message.slots.total,
         held_count=message.held_count,

@@ -304,10 +304,17 @@ class Namespace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerInfo:
-    """HandlerInfo is one task name on one queue that a worker serves."""
+    """HandlerInfo is one task or workflow by name, on one queue, that a worker serves.
+
+    Attributes:
+        is_workflow: True for a workflow.
+        version: Version of the workflow's code; empty for a task.
+    """
 
     name: str
     queue: str
+    is_workflow: bool = False
+    version: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,29 +254,31 @@ class AsyncRunCalls:
 class RunCalls:
     """RunCalls is the half of `Client` that starts runs and looks after them."""
 
-    _async: AsyncRunCalls
+    @property
+    def _runs(self) -> AsyncRunCalls:
+        raise NotImplementedError
 
     def start(self, new_run: runs.NewRun) -> runs.StartedRun:
         """Starts one run by the name of its workflow; concurrent calls share commits."""
-        return blocking("start", self._async.start(new_run))
+        return blocking("start", self._runs.start(new_run))
 
     def start_many(
         self, new_runs: Sequence[runs.NewRun]
     ) -> list[runs.StartedRun | errors.ServiceError]:
         """Starts 1 to 1,000 runs in one call and answers each, in order."""
-        return blocking("start_many", self._async.start_many(new_runs))
+        return blocking("start_many", self._runs.start_many(new_runs))
 
     def get_run(
         self, run_id: str = "", *, key: str = "", payloads: bool = False
     ) -> runs.RunSnapshot:
         """Reads a run by its id, or by the key it was started with."""
-        return blocking("get_run", self._async.get_run(run_id, key=key, payloads=payloads))
+        return blocking("get_run", self._runs.get_run(run_id, key=key, payloads=payloads))
 
     def await_runs(
         self, run_ids: Sequence[str], timeout: float = 0.0
     ) -> dict[str, runs.RunOutcome | errors.ServiceError]:
         """Waits until at least one of 1 to 10,000 runs is over, for `timeout` seconds."""
-        return blocking("await_runs", self._async.await_runs(run_ids, timeout))
+        return blocking("await_runs", self._runs.await_runs(run_ids, timeout))
 
     def list_runs(
         self,
@@ -291,7 +293,7 @@ class RunCalls:
         """Lists runs, newest first; 100 a page unless said otherwise."""
         return blocking(
             "list_runs",
-            self._async.list_runs(
+            self._runs.list_runs(
                 states,
                 name=name,
                 attributes=attributes,
@@ -307,7 +309,7 @@ class RunCalls:
         """Lists what is recorded of a run, in the order of recording."""
         return blocking(
             "list_run_steps",
-            self._async.list_run_steps(run_id, page_size=page_size, page_token=page_token),
+            self._runs.list_run_steps(run_id, page_size=page_size, page_token=page_token),
         )
 
     def cancel_runs(
@@ -318,15 +320,15 @@ class RunCalls:
         grace: policy.Seconds | None = None,
     ) -> list[runs.RunState | errors.ServiceError]:
         """Asks for the end of 1 to 1,000 runs; their functions get `grace` (30 s) to end."""
-        return blocking("cancel_runs", self._async.cancel_runs(run_ids, reason=reason, grace=grace))
+        return blocking("cancel_runs", self._runs.cancel_runs(run_ids, reason=reason, grace=grace))
 
     def resume_runs(self, run_ids: Sequence[str]) -> list[runs.RunState | errors.ServiceError]:
         """Lets 1 to 1,000 BLOCKED runs go on."""
-        return blocking("resume_runs", self._async.resume_runs(run_ids))
+        return blocking("resume_runs", self._runs.resume_runs(run_ids))
 
     def fork_run(self, run_id: str, *, before_step_id: str = "") -> str:
         """Starts a new run with the steps of another one; returns its id."""
-        return blocking("fork_run", self._async.fork_run(run_id, before_step_id=before_step_id))
+        return blocking("fork_run", self._runs.fork_run(run_id, before_step_id=before_step_id))
 
 
 def blocking(name: str, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         @property
         def assignment(self) -> worker_pb2.Assignment:
             """As it was handed out."""
+            raise NotImplementedError
 
         @property
         def worker(self) -> str:
             """Name of the worker."""
+            raise NotImplementedError
 
 
 _API: Final = "opentelemetry.trace"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from tenure import App
+from tenure import App, Context
 from tenure_service.cli import examples
 
 
@@ -67,3 +67,16 @@ def test_command__task_of_another_queue__names_queue_and_address() -> None:
     assert words[-6:] == ["--wait", "10", "--queue", "mail", "--address", "127.0.0.1:9"]
     default = examples.command(App("shop").task(greet), "127.0.0.1:7711")
     assert default == 'tenure task enqueue greet --input \'{"name": "text"}\' --wait 10'
+
+
+def test_command__workflow__starts_a_run_without_its_context() -> None:
+    app = App("examples")
+
+    @app.workflow(queue="orders")
+    async def checkout(ctx: Context, order: int, note: str = "") -> str:
+        return f"{ctx.run_id}{order}{note}"
+
+    words = shlex.split(examples.command(checkout, "127.0.0.1:7711"))
+    assert words[:4] == ["tenure", "run", "start", "checkout"]
+    assert json.loads(words[5]) == {"order": 1, "note": "text"}
+    assert words[6:] == ["--wait", "10", "--queue", "orders"]

@@ -18,7 +18,7 @@ from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
-from tests.protocol import contract, refusals
+from tests.protocol import contract, contract_runs, refusals
 
 IDS: dict[str, Any] = {"task_ids": [contract.UNKNOWN]}
 NEW = tasks.NewTask(name="bad", queue="q", input=payload.Payload(data=b"1", encoding="json"))
@@ -52,6 +52,7 @@ BASES: dict[str, Any] = {
     "AdminService.ListDeadLetters": admin.ListDeadLettersRequest(),
     "AdminService.ReplayDeadLetters": admin.ReplayDeadLettersRequest(**IDS),
     "AdminService.DiscardDeadLetters": admin.DiscardDeadLettersRequest(**IDS),
+    **contract_runs.BASES,
 }
 REPORT = contract.reporting()
 #: One message of each kind, by the name of its field.
@@ -84,6 +85,7 @@ ALLOWED = {
     "TASK_NOT_FOUND",
     "LEASE_LOST",
     "NOT_REGISTERED",
+    "RUN_NOT_FOUND",
     "VERSION_UNSUPPORTED",
 }
 

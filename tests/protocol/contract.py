@@ -520,7 +520,6 @@ WITHOUT = {
 }
 #: Errors that belong to no RPC of this release.
 LATER = {
-    Reason.RUN_NOT_FOUND,
     Reason.HISTORY_MISMATCH,
     Reason.QUOTA_EXCEEDED,
 }

@@ -17,6 +17,7 @@ from tenure.v1 import registry_service_pb2 as registry
 from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import worker_service_pb2 as workers
+from tenure.v1 import workflow_service_pb2 as workflows
 from tenure_service.engine.access import ANYBODY, Principal, Scope
 from tenure_service.main import Server
 from tenure_service.rpc import guard
@@ -25,7 +26,9 @@ from tests.fix_server import server_config
 from tests.protocol import caller, contract, refusals
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
+from tests.protocol.refusals import Refusal
 from tests.protocol.test_contract import check, methods, of, rpc_name
+from tests.runs import calls
 
 EVERY = [admin.SCOPE_WORKER, admin.SCOPE_CLIENT, admin.SCOPE_ADMIN]
 Make = Callable[..., Caller]
@@ -247,6 +250,31 @@ async def test_explain__served_on_queues_outside_the_globs__names_those_inside_o
             queue for queue in ("payments", "secret") if f"on queue '{queue}'" in reason
         } == told
     await one.close()
+
+
+async def test_runs__on_queues_outside_the_globs__do_not_exist(make: Make) -> None:
+    everybody, some = make(), make(queues=("pay*",))
+    (theirs,) = await calls.started(everybody, calls.new(queue="secret", key="k"))
+    (own,) = await calls.started(some, calls.new(queue="payments"))
+    (refused,) = await calls.start(some, calls.new(queue="secret"))
+    assert refusals.read(refused.error).reason == "SCOPE_MISSING"
+    for named in ({"run_id": theirs}, {"key": "k"}):
+        refusal = await refusals.refused(calls.get(some, **named))
+        assert (refusal.reason, theirs in refusal.message) == ("RUN_NOT_FOUND", "run_id" in named)
+    waited = (await calls.wait(some, theirs))[theirs]
+    assert isinstance(waited, Refusal)
+    assert waited.reason == "RUN_NOT_FOUND"
+    found, _ = await calls.listed(some)
+    assert [one.run_id for one in found] == [own]
+    for method in ("CancelRuns", "ResumeRuns"):
+        request = getattr(workflows, f"{method}Request")(run_ids=[theirs])
+        answer = await calls.call(some, method, request)
+        assert calls.outcomes(answer.results) == ["RUN_NOT_FOUND"]
+    for method in ("ListRunSteps", "ForkRun"):
+        request = getattr(workflows, f"{method}Request")(run_id=theirs)
+        refusal = await refusals.refused(calls.call(some, method, request))
+        assert refusal.reason == "RUN_NOT_FOUND"
+    assert await calls.state(everybody, theirs) == "QUEUED"
 
 
 async def test_create__more_than_its_maker_may__is_refused(make: Make) -> None:

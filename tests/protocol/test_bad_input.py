@@ -19,6 +19,7 @@ from tenure.v1 import task_pb2 as task
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import worker_pb2 as worker
 from tenure.v1 import worker_service_pb2 as service
+from tenure.v1 import workflow_service_pb2 as workflows
 from tenure_service.store import invariants
 from tests.eventually import eventually
 from tests.protocol import caller, contract, mutations, refusals
@@ -70,6 +71,10 @@ async def test_call__any_field_bad__answers_a_documented_status(
         if isinstance(answer, tasks.EnqueueTasksResponse):
             stored["tasks"] += sum(result.HasField("task") for result in answer.results)
             if len(answer.results) == 2 and not answer.results[1].HasField("task"):
+                bad.append(f"{where}: its mate was refused")
+        elif isinstance(answer, workflows.StartRunsResponse):
+            stored["tasks"] += sum(result.HasField("run") for result in answer.results)
+            if len(answer.results) == 2 and not answer.results[1].HasField("run"):
                 bad.append(f"{where}: its mate was refused")
 
     await asyncio.gather(*(send(*mutation) for mutation in mutations.mutations(BASES[rpc])))

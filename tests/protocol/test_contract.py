@@ -17,6 +17,7 @@ from tenure.v1 import (
     registry_service_pb2,
     task_service_pb2,
     worker_service_pb2,
+    workflow_service_pb2,
 )
 from tenure.v1 import task_pb2 as task
 from tenure_service.dispatch.hub import Hub
@@ -25,7 +26,7 @@ from tenure_service.engine.errors import FieldInvalid, Reason, TenureError
 from tenure_service.main import Server
 from tenure_service.rpc import errors
 from tests.fix_server import server_config
-from tests.protocol import contract, refusals
+from tests.protocol import contract, contract_runs, refusals
 from tests.protocol.caller import Caller
 from tests.protocol.contract import Row
 from tests.protocol.raw_worker import RawWorker
@@ -37,8 +38,10 @@ MODULES: tuple[Any, ...] = (
     registry_service_pb2,
     task_service_pb2,
     worker_service_pb2,
+    workflow_service_pb2,
 )
-SHARED = [row for row in contract.ROWS if row.where == "shared"]
+ROWS = [*contract.ROWS, *contract_runs.ROWS]
+SHARED = [row for row in ROWS if row.where == "shared"]
 #: Reasons that say when to try again.
 WAITS = {
     Reason.OVERLOADED,
@@ -77,20 +80,20 @@ def check(row: Row, refusal: Refusal) -> None:
 
 
 def of(where: str) -> Iterable[Row]:
-    return [row for row in contract.ROWS if row.where == where]
+    return [row for row in ROWS if row.where == where]
 
 
 def test_table__every_rpc__has_a_row_for_each_documented_error() -> None:
     documented = error_docs.documented()
     assert set(documented) == {rpc_name(method) for method in methods()}
     rows: dict[str, set[Reason]] = {rpc: set() for rpc in documented}
-    for row in contract.ROWS:
+    for row in ROWS:
         rows[row.rpc].add(row.reason)
     for rpc, reasons in documented.items():
         assert set(reasons) <= rows[rpc], rpc
         assert rpc in contract.WITHOUT or reasons, rpc
     named = {reason for reasons in rows.values() for reason in reasons}
-    everywhere = {Reason.LEASE_LOST, Reason.CONTENTION, Reason.UNAUTHENTICATED}
+    everywhere = {Reason.CONTENTION, Reason.UNAUTHENTICATED}
     assert set(Reason) - named == contract.LATER | everywhere
 
 
@@ -168,6 +171,7 @@ def _valid(rpc: str) -> Any:
         "AdminService.CreateNamespace": admin_service_pb2.CreateNamespaceRequest(name="n"),
         "AdminService.ReplayDeadLetters": admin_service_pb2.ReplayDeadLettersRequest(**ids),
         "AdminService.DiscardDeadLetters": admin_service_pb2.DiscardDeadLettersRequest(**ids),
+        **contract_runs.BASES,
     }.get(rpc)
 
 

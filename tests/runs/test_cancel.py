@@ -114,17 +114,43 @@ def test_cancel__it_is_ready_again__stays_there(stage: Stage) -> None:
     stage.check()
 
 
-GOING_ON = [Outcome.RELEASED, Outcome.RESCHEDULED, Outcome.SUSPENDED, Outcome.FAILED]
+@pytest.mark.parametrize("outcome", [Outcome.RESCHEDULED, Outcome.FAILED])
+def test_end__request_stands_and_it_was_told__is_cancelled(stage: Stage, outcome: Outcome) -> None:
+    one = begin(stage)
+    cancel(stage, one.run_id)
+    report(stage, one, outcome)
+    assert state(stage, one.run_id) == ("CANCELLED", None, "over")
+    assert requests(stage) == []
+    stage.check()
 
 
-@pytest.mark.parametrize("outcome", [*GOING_ON, Outcome.LOST])
-def test_end__request_stands__is_cancelled(stage: Stage, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.SUSPENDED, Outcome.LOST])
+def test_end__request_stands_and_it_was_not_told__goes_on_to_clean_up(
+    stage: Stage, outcome: Outcome
+) -> None:
     one = begin(stage)
     cancel(stage, one.run_id)
     if outcome is Outcome.LOST:
         expire.expire(stage.database, stage.catalogue, now=later())
     else:
-        report(stage, one, outcome, **({"wake_ms": 5} if outcome is Outcome.SUSPENDED else {}))
+        fields = {"wake_ms": 86_400_000} if outcome is Outcome.SUSPENDED else {}
+        report(stage, one, outcome, **fields)
+    assert state(stage, one.run_id) == ("OPEN", None, "ready")
+    assert requests(stage) == [(one.run_id, 60)]
+    stage.check()
+    (again,) = hand_out(stage, "v1")
+    report(stage, again, Outcome.CANCELLED)
+    assert state(stage, one.run_id) == ("CANCELLED", None, "over")
+    assert requests(stage) == []
+    stage.check()
+
+
+def test_end__request_stands_and_it_is_lost_for_the_last_time__is_cancelled(stage: Stage) -> None:
+    one = begin(stage)
+    with stage.connect() as conn:
+        conn.execute("update runs set recovery_attempts = 1")
+    cancel(stage, one.run_id)
+    expire.expire(stage.database, stage.catalogue, now=later())
     assert state(stage, one.run_id) == ("CANCELLED", None, "over")
     assert requests(stage) == []
     stage.check()
@@ -167,7 +193,7 @@ def test_cancel__activation_is_ending__finds_where_it_went(stage: Stage, outcome
     stage.check()
 
 
-def test_suspend__cancellation_holds_the_run__is_cancelled(stage: Stage) -> None:
+def test_suspend__cancellation_holds_the_run__goes_on_to_clean_up(stage: Stage) -> None:
     one = begin(stage)
     gate = Gate()
     with stage.transaction() as conn:
@@ -181,7 +207,7 @@ def test_suspend__cancellation_holds_the_run__is_cancelled(stage: Stage) -> None
             [one.run_id, one.run_id, stage.namespace_id],
         )
     suspending.result(20)
-    assert state(stage, one.run_id) == ("CANCELLED", None, "over")
+    assert state(stage, one.run_id) == ("OPEN", None, "ready")
     stage.check()
 
 

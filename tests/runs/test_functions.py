@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import datetime
+import functools
 import threading
 from collections.abc import AsyncIterator
 
@@ -95,19 +96,20 @@ async def test_start__steps_and_a_task__gives_the_result_and_its_steps(app: App)
     assert steps[0].output.json() == "stock-7"
 
 
-def test_start__blocking_forms_and_a_def_workflow__do_the_same(
-    app: App, server: RunningServer
-) -> None:
+async def test_start__blocking_forms_and_a_def_workflow__do_the_same(app: App) -> None:
     @app.workflow
     def double(ctx: SyncContext, number: int) -> int:
         return ctx.step(lambda: number * 2)
 
-    with Worker(app):
-        handle = double.start(21)
-        assert handle.result(20) == 42
-        assert double.handle(handle.id).status().state is RunState.COMPLETED
-        assert [each.kind for each in handle.steps()] == [StepKind.CALL]
-        assert handle.cancel() is RunState.COMPLETED
+    def blocking() -> None:
+        with Worker(app):
+            handle = double.start(21)
+            assert handle.result(20) == 42
+            assert double.handle(handle.id).status().state is RunState.COMPLETED
+            assert [each.kind for each in handle.steps()] == [StepKind.CALL]
+            assert handle.cancel() is RunState.COMPLETED
+
+    await asyncio.to_thread(blocking)
 
 
 async def test_start__under_a_key__answers_with_the_same_run_and_refuses_another(app: App) -> None:
@@ -285,23 +287,22 @@ async def test_cancel__run_that_waits__lets_it_clean_up_once(
 ) -> None:
     cleaned: list[str] = []
 
-    @app.task(queue="nobody")
-    def never() -> None: ...
-
     @app.workflow
     async def careful(ctx: Context) -> None:
         try:
             if suspended:
                 await ctx.sleep(datetime.timedelta(days=1))
             else:
-                await asyncio.gather(ctx.sleep(86_400), asyncio.Event().wait())
+                # What is no verb of the context keeps it in memory.
+                async with asyncio.timeout(3600):
+                    await ctx.sleep(86_400)
         finally:
             await ctx.step(cleaned.append, "cleaned")
 
     async with Worker(app):
         handle = await careful.astart()
         await reaches(client, handle.id, RunState.WAITING if suspended else RunState.RUNNING)
-        await eventually_awaited(handle.asteps, seconds=20)
+        assert await eventually_awaited(handle.asteps, seconds=20)
         await handle.acancel("nobody wants it")
         with pytest.raises(RunCancelled) as caught:
             await handle.aresult(30)
@@ -400,6 +401,10 @@ async def test_stream__breaks_again_and_again__records_each_step_once(
     app = App("runs", relay.address)
     calls: collections.Counter[int] = collections.Counter()
 
+    def local(number: int) -> int:
+        calls[number] += 1
+        return number
+
     @app.task
     def remote(number: int) -> int:
         return number
@@ -408,19 +413,68 @@ async def test_stream__breaks_again_and_again__records_each_step_once(
     async def flow(ctx: Context, count: int) -> int:
         total = 0
         for number in range(count):
-            total += await ctx.step(lambda number=number: calls.update([number]) or number)
+            total += await ctx.step(local, number)
             if number % 4 == 0:
                 total += await ctx.task(remote, 100)
         return total
+
+    def reached(count: int) -> bool:
+        return len(calls) >= count
 
     producer = App("runs", server.address)
     handle = producer.workflow(name="flow")(flow.declaration.function)
     async with Worker(app):
         started = await handle.astart(16)
-        for count in range(4, 16, 4):
-            assert await eventually_async(lambda count=count: len(calls) >= count, seconds=20)
+        for count in (4, 8, 12):
+            assert await eventually_async(functools.partial(reached, count), seconds=20)
             relay.break_streams(grpc.StatusCode.UNAVAILABLE)
         assert await started.aresult(40) == sum(range(16)) + 400
         status = await started.astatus()
     assert set(calls.values()) == {1}
     assert (status.activation_count, status.step_count) == (1, 20)
+
+
+async def test_lease__lost_while_the_function_runs__drops_it_and_records_nothing_more(
+    server: RunningServer, relay: Relay, client: AsyncClient
+) -> None:
+    calls: list[str] = []
+    gate = threading.Event()
+
+    def app_of(name: str, address: str, gate: threading.Event | None) -> App:
+        app = App(name, address)
+
+        def first() -> None:
+            calls.append(f"first by {name}")
+
+        def second() -> None:
+            calls.append(f"second by {name}")
+
+        @app.workflow
+        async def flow(ctx: Context) -> str:
+            await ctx.step(first)
+            if gate is not None:
+                try:
+                    # Not a verb: the function stays in memory, with a branch that is not idle.
+                    await asyncio.to_thread(gate.wait, 30)
+                finally:
+                    calls.append(f"left by {name}")
+            await ctx.step(second)
+            return name
+
+        return app
+
+    one, two = app_of("one", relay.address, gate), app_of("two", server.address, None)
+    async with Worker(one):
+        handle = await two.workflows["flow"].astart()
+        assert await eventually_async(lambda: calls == ["first by one"])
+        relay.refuse(grpc.StatusCode.UNAVAILABLE)
+        relay.break_streams(grpc.StatusCode.UNAVAILABLE)
+        async with Worker(two):
+            assert await handle.aresult(40) == "two"
+        relay.refuse(None)
+        # Before anybody lets it go on: the lease is gone, and that is all it takes.
+        assert await eventually_async(lambda: "left by one" in calls, seconds=20)
+        gate.set()
+        assert (await client.get_run(handle.id)).state is RunState.COMPLETED
+        assert [each.name for each in await handle.asteps()] == ["first", "second"]
+    assert calls == ["first by one", "second by two", "left by one"]

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import tenure
 from tenure import AsyncClient, Client, methods
-from tenure.v1 import admin_service_pb2, registry_service_pb2, task_service_pb2
+from tenure.v1 import (
+    admin_service_pb2,
+    registry_service_pb2,
+    task_service_pb2,
+    workflow_service_pb2,
+)
 
 SURFACE = Path(__file__).with_name("surface.txt")
 
@@ -19,11 +24,11 @@ def test_all__names__are_those_written_down() -> None:
 
 
 def test_clients__both__have_the_same_methods() -> None:
-    blocking = {name: each for name, each in vars(Client).items() if inspect.isfunction(each)}
+    blocking = dict(inspect.getmembers(Client, inspect.isfunction))
     awaitable = {
         name: each
-        for name, each in vars(AsyncClient).items()
-        if inspect.iscoroutinefunction(each) and not name.startswith("_")
+        for name, each in inspect.getmembers(AsyncClient, inspect.iscoroutinefunction)
+        if not name.startswith("_")
     }
     assert set(blocking) - {"__init__"} == set(awaitable)
     for name, function in awaitable.items():
@@ -32,7 +37,8 @@ def test_clients__both__have_the_same_methods() -> None:
 
 def test_methods__every_unary_rpc_of_the_client_services__is_there() -> None:
     known = {each.path for each in vars(methods).values() if isinstance(each, methods.Method)}
-    for file in (task_service_pb2, registry_service_pb2, admin_service_pb2):
+    files = (task_service_pb2, workflow_service_pb2, registry_service_pb2, admin_service_pb2)
+    for file in files:
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 assert f"/{service.full_name}/{method.name}" in known
@@ -44,6 +50,8 @@ def test_import__nothing__connects_or_starts_threads() -> None:
         "app = tenure.App('x', 'nowhere.invalid:1')\n"
         "@app.task\n"
         "def f() -> None: ...\n"
+        "@app.workflow\n"
+        "async def g(ctx: tenure.Context) -> None: ...\n"
         "tenure.Client('nowhere.invalid:1'); tenure.Worker(app)\n"
         "print(threading.active_count())\n"
     )

@@ -1,19 +1,23 @@
 // A Tenure worker on one Work stream. docs/protocol.md explains the rules it keeps.
 //
 // Each task runs in a thread of its own (handlers.mjs): no handler can hold up a heartbeat, and
-// one that was cancelled or has lost its lease can be ended in the middle of a loop.
+// one that was cancelled or has lost its lease can be ended in the middle of a loop. So does each
+// activation of a workflow function (activation.mjs, workflows.mjs).
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
 import grpc from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { Activation } from "./activation.mjs";
 import { handlers } from "./handlers.mjs";
+import { workflows } from "./workflows.mjs";
 
 const address = process.env.TENURE_ADDRESS || "127.0.0.1:7711";
 const queue = process.env.TENURE_QUEUE || "default";
 const grace_ms = 1000 * (process.env.TENURE_GRACE || 30); // for handlers, after SIGTERM
 const slots = 4; // four outputs of 2 MiB still fit one message of 16 MiB
+const activations = 3; // apart from tasks
 const metadata = new grpc.Metadata();
 metadata.set("tenure-namespace", process.env.TENURE_NAMESPACE || "default");
 if (process.env.TENURE_API_KEY) metadata.set("authorization", `Bearer ${process.env.TENURE_API_KEY}`);
@@ -42,6 +46,12 @@ function start(task) {
   task.started_at = performance.now();
   if (!["", "json"].includes(task.input?.encoding ?? ""))
     return finish(task, failed("UnsupportedEncoding", task.input.encoding, "", false));
+  if (task.activation) {
+    task.flow = new Activation(task, { finish, drop, failed,
+      send: (message) => stream?.call.write(message),
+      list_steps: (request) => stream.list_steps(request) });
+    return task.flow.start(queue);
+  }
   const workerData = { name: task.name, input: `${task.input?.data ?? ""}`, attempt: task.attempt };
   task.thread = new Worker(path("handlers.mjs"), { workerData })
     .once("message", (json) =>
@@ -91,14 +101,17 @@ async function connect() { // returns when the stream has ended: true if it had 
       run_duration: task.started_at && duration(performance.now() - task.started_at), ...task.outcome,
     })) } });
   }
+  const list_steps = (request) => new Promise((resolve, reject) =>
+    client.ListSteps(request, metadata, (error, page) => error ? reject(error) : resolve(page)));
   const on = {
     opened(opened) {
       session = opened;
-      stream = { call, report };
+      stream = { call, report, list_steps };
       clearInterval(timer);
       timer = setInterval(beat, milliseconds(opened.heartbeat_interval));
       console.log(`session ${opened.session_id} ${opened.resumed ? "resumed" : "opened"}`);
       beat();
+      for (const task of held.values()) task.flow?.send();
     },
     assign({ assignments }) {
       const fresh = assignments.filter((task) => !held.has(keyOf(task)));
@@ -123,6 +136,12 @@ async function connect() { // returns when the stream has ended: true if it had 
       for (const task of held.values()) if (lost_lease_tokens.includes(task.lease_token)) drop(task);
       cancels.forEach(on.cancel);
     },
+    step_ack(ack) {
+      for (const task of held.values()) task.flow?.step_ack(ack);
+    },
+    resolved(message) {
+      for (const task of held.values()) if (task.task_id === message.run_id) task.flow?.resolved(message);
+    },
     cancel({ task_id, reason }) {
       for (const task of held.values())
         if (task.task_id === task_id)
@@ -136,8 +155,12 @@ async function connect() { // returns when the stream has ended: true if it had 
   call.on("error", () => {}); // the status, which comes last, tells it too
   call.write({ open: {
     worker: { name: `${hostname()}-${process.pid}`, sdk: "example-node", sdk_version: "0.1.0" },
-    handlers: Object.keys(handlers).map((name) => ({ name, queue })),
-    slots: { total: stopping ? 0 : slots },
+    handlers: [
+      ...Object.keys(handlers).map((name) => ({ name, queue })),
+      ...Object.entries(workflows).map(([name, { version }]) =>
+        ({ name, queue, version, kind: "HANDLER_KIND_WORKFLOW" })),
+    ],
+    slots: { total: stopping ? 0 : slots, activations: stopping ? 0 : activations },
     resume: session && { session_id: session.session_id, session_secret: session.session_secret,
       lease_tokens: tokensOf(held.values()) },
     protocol_version: "1.0",
@@ -160,7 +183,7 @@ async function stop(signal) {
   };
   await settled(grace_ms);
   const aborted = failed("WorkerStopped", "the handler outlived its grace");
-  for (const task of held.values()) finish(task, aborted);
+  for (const task of held.values()) finish(task, task.activation ? { released: {} } : aborted);
   await settled(5000);
   if (!stream) process.exit(0);
   stream.call.once("status", () => process.exit(0)).end({ close: { reason: signal } });

@@ -14,6 +14,7 @@ any instant: the next activation comes to the same place.
     flow                    whether it goes on, is to be cancelled, or is being unwound
     activation              all of it together: what a worker starts, and what comes of it
     port                    what all of this asks of the worker
+    rehearsal               a recorded run against the code at hand, without doing anything
 
 Everything of an activation happens on the loop of the worker's handlers, except `def` functions: a
 `def` workflow has a thread for each of its branches, and a `def` step one of a small pool.

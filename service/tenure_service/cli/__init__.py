@@ -15,7 +15,8 @@
     apps           finds the app that `module:name` means
     worker         `tenure worker`
     server, schema, settings        `tenure server`, `migrate`, `config`
-    tasks, dead_letters, registry   the rest
+    tasks, runs, dead_letters, registry   the rest
+    run_check      `tenure run check`: open runs against the code at hand
 
 `tenure --help` must be quick (a test looks at what it imports), and `tenure task list` must work where only the
 SDK is installed. So `command` and `parser` import nothing heavy: a command's module is imported

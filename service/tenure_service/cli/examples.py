@@ -1,4 +1,4 @@
-"""Example arguments of a task, which `tenure dev` shows as a command to type."""
+"""Example arguments of a task or workflow, which `tenure dev` shows as a command to type."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tenure.task import Task
+    from tenure.workflow.declaration import Workflow
 
 # Values to type, by the words of JSON schema.
 _BY_TYPE: Final[dict[str, Any]] = {
@@ -36,37 +37,46 @@ _PLAIN: Final = (str, int, float, bool)
 _DEPTH_MAX: Final = 8
 
 
-def command(task: Task[..., Any], address: str) -> str:
-    """Returns a command that enqueues the task, and waits for its result."""
-    queue = task.declaration.queue
-    words = ["tenure", "task", "enqueue", task.name, "--input", arguments(task), "--wait", "10"]
+def command(target: Task[..., Any] | Workflow[..., Any], address: str) -> str:
+    """Returns a command that enqueues the task, or starts a run, and waits for its result."""
+    queue = target.declaration.queue
+    verb = ["run", "start"] if _is_workflow(target) else ["task", "enqueue"]
+    words = ["tenure", *verb, target.name, "--input", arguments(target), "--wait", "10"]
     words += ["--queue", queue] if queue != "default" else []
     words += ["--address", address] if address != "127.0.0.1:7711" else []
     return shlex.join(words)
 
 
-def arguments(task: Task[..., Any]) -> str:
-    """Returns arguments that the task takes as JSON, or the names alone if no value is found."""
+def arguments(target: Task[..., Any] | Workflow[..., Any]) -> str:
+    """Returns arguments that a call takes as JSON, or the names alone if no value is found."""
     from tenure import HandlerRefused, ValueRefused
 
-    function = task.declaration.function
+    function = target.declaration.function
     try:
         hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
-        task.declaration.signature.resolve()
+        target.declaration.signature.resolve()
     except (NameError, AttributeError, HandlerRefused):
         return "{...}"  # the worker is about to say what is wrong with them
     values: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    parameters = list(inspect.signature(function).parameters.items())
+    # The first one of a workflow is its context, which nobody gives.
+    for name, parameter in parameters[1:] if _is_workflow(target) else parameters:
         hint = hints.get(name, Any)
         # One with a default is worth showing where its value is easily typed.
         if parameter.default is inspect.Parameter.empty or hint in _PLAIN:
             values[name] = _of_type(hint)
     text = json.dumps(values)
     try:
-        task.declaration.signature.decode_call(text.encode())
+        target.declaration.signature.decode_call(text.encode())
     except ValueRefused:
         return "{" + ", ".join(f"{json.dumps(name)}: ..." for name in values) + "}"
     return text
+
+
+def _is_workflow(target: Task[..., Any] | Workflow[..., Any]) -> bool:
+    from tenure.workflow.declaration import Workflow
+
+    return isinstance(target, Workflow)
 
 
 def _of_type(hint: Any) -> Any:

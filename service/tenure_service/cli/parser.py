@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tenure_service import __version__
-from tenure_service.cli import access_commands, exits, flags, policy_commands
+from tenure_service.cli import access_commands, exits, flags, policy_commands, run_commands
 from tenure_service.cli.building import add as _add
 from tenure_service.cli.building import group as _group
 
@@ -54,6 +54,7 @@ def build() -> argparse.ArgumentParser:
     _start(commands)
     _run(commands)
     _task(commands)
+    run_commands.build(commands)
     _dead_letter(commands)
     _registry(commands)
     policy_commands.build(commands)
@@ -125,7 +126,7 @@ def _worker(commands: Any) -> None:
         "SIGTERM or Ctrl-C lets running handlers end; a second one stops at once.",
         "tenure worker app:app\ntenure worker shop.tasks:app --queue payments --concurrency 50",
     )
-    worker.add_argument("app", metavar="MODULE:NAME", help="app whose tasks it runs, app:app")
+    worker.add_argument("app", metavar="MODULE:NAME", help="app whose tasks and workflows it runs")
     worker.add_argument("--address", metavar="HOST:PORT", help="server (TENURE_ADDRESS)")
     worker.add_argument("--namespace", metavar="NAME", help="namespace (TENURE_NAMESPACE)")
     worker.add_argument(

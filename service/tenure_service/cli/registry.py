@@ -10,7 +10,7 @@ from tenure_service.cli import remote, show
 if TYPE_CHECKING:
     import argparse
 
-    from tenure import Client, QueueStatistics, WorkerInfo
+    from tenure import Client, HandlerInfo, QueueStatistics, WorkerInfo
 
 _QUEUE_COUNT_MAX = 10_000
 
@@ -138,12 +138,17 @@ def list_workers(values: argparse.Namespace) -> None:
                 show.instant(worker.opened_at),
                 show.instant(worker.seen_at),
                 worker.key_name,
-                ", ".join(f"{each.name} ({each.queue})" for each in worker.handlers),
+                ", ".join(map(_served, worker.handlers)),
             )
             for worker in workers
         ],
         empty="no worker holds a session; start one with `tenure worker MODULE:NAME`",
     )
+
+
+def _served(handler: HandlerInfo) -> str:
+    what = "workflow on " if handler.is_workflow else ""
+    return f"{handler.name} ({what}{handler.queue})"
 
 
 def list_namespaces(values: argparse.Namespace) -> None:

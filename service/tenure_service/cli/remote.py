@@ -88,9 +88,23 @@ def check_ids(ids: Sequence[str]) -> None:
     """
     from tenure_service.engine import tokens
 
-    wrong = [text for text in ids if tokens.task_id_parse(text) is None]
+    _refuse([text for text in ids if tokens.task_id_parse(text) is None], "task")
+
+
+def check_run_ids(ids: Sequence[str]) -> None:
+    """Refuses what is no id of a run, before anything is done.
+
+    Raises:
+        CommandFailed: with all of them.
+    """
+    from tenure_service.engine import tokens
+
+    _refuse([text for text in ids if not tokens.is_uuid(text)], "run")
+
+
+def _refuse(wrong: Sequence[str], kind: str) -> None:
     if wrong:
-        what = "is no id of a task" if len(wrong) == 1 else "are no ids of tasks"
+        what = f"is no id of a {kind}" if len(wrong) == 1 else f"are no ids of {kind}s"
         raise exits.CommandFailed(f"{', '.join(map(repr, wrong))} {what}", exits.USAGE)
 
 

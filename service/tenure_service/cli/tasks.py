@@ -45,7 +45,7 @@ def enqueue(values: argparse.Namespace) -> int:
 
 
 def _new_task(values: argparse.Namespace) -> NewTask:
-    data = _input(values)
+    data = read_input(values)
     import tenure
 
     return tenure.NewTask(
@@ -60,8 +60,12 @@ def _new_task(values: argparse.Namespace) -> NewTask:
     )
 
 
-def _input(values: argparse.Namespace) -> bytes:
-    """Reads the parameters and checks that they are one JSON object; the text goes as it is."""
+def read_input(values: argparse.Namespace) -> bytes:
+    """Reads the parameters and checks that they are one JSON object; the text goes as it is.
+
+    Raises:
+        CommandFailed: they are not, or the file cannot be read.
+    """
     where = "--input"
     data: bytes = (values.input if values.input is not None else "{}").encode()
     if values.input_file is not None:
@@ -177,9 +181,11 @@ def print_details(details: TaskDetails) -> None:
     task = details.task
     failure = task.failure
     retry = task.policy.retry
+    run_id, colon, _ = task.id.partition(":")
     show.facts(
         [
             ("id", task.id),
+            ("run", run_id if colon else None),
             ("name", task.name),
             ("queue", task.queue),
             ("lane", task.lane),
@@ -283,15 +289,15 @@ def cancel(values: argparse.Namespace) -> int:
     remote.check_ids(values.ids)
     with remote.client(values) as client:
         answers = client.cancel_tasks(values.ids, reason=values.reason, grace=values.grace)
-    return _print_states(values, answers, client.target.namespace)
+    return print_states(values, answers, client.target.namespace)
 
 
-def _print_states(values: argparse.Namespace, answers: list[Any], namespace: str) -> int:
-    """Prints the state of each task of a batch, and returns the exit code."""
+def print_states(values: argparse.Namespace, answers: list[Any], namespace: str) -> int:
+    """Prints the state of each task or run of a batch, and returns the exit code."""
     _, worst = remote.settle(values.ids, answers, namespace)
     states = [
-        {"id": task_id, "state": answer.value if hasattr(answer, "value") else None}
-        for task_id, answer in zip(values.ids, answers, strict=True)
+        {"id": each_id, "state": answer.value if hasattr(answer, "value") else None}
+        for each_id, answer in zip(values.ids, answers, strict=True)
     ]
     if values.json:
         show.document(states)

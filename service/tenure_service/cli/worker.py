@@ -1,4 +1,4 @@
-"""`tenure worker`: runs the tasks of an app until a signal comes.
+"""`tenure worker`: runs the tasks and workflows of an app until a signal comes.
 
 `tenure dev` runs it as a child and keeps the other end of `--parent-fd`: the end of that pipe is
 the end of the parent, however it came about, and the worker stops.
@@ -91,19 +91,23 @@ def _form(flag: str | None) -> logs.Form:
 
 
 def _served(app: App, queues: list[str] | None) -> str:
-    """Lists the tasks by queue: `a, b on queue default; c on queue mail`."""
+    """Lists tasks and workflows by queue: `a, workflow b on queue default; c on queue mail`."""
     by_queue: dict[str, list[str]] = collections.defaultdict(list)
     for name, task in app.tasks.items():
         for queue in queues or [task.declaration.queue]:
             by_queue[queue].append(name)
+    for name, workflow in app.workflows.items():
+        for queue in queues or [workflow.declaration.queue]:
+            by_queue[queue].append(f"workflow {name}")
     return "; ".join(f"{', '.join(names)} on queue {queue}" for queue, names in by_queue.items())
 
 
 def _introduce(app: App, *, hint: bool) -> None:
     """Says on the terminal of `tenure dev` what is served, and what to type next."""
     print(f"  worker    serves {_served(app, None) or 'nothing'}", flush=True)
-    if hint and app.tasks:
-        command = examples.command(next(iter(app.tasks.values())), app.target.address)
+    if hint and (app.tasks or app.workflows):
+        first = next(iter(app.tasks.values()), None) or next(iter(app.workflows.values()))
+        command = examples.command(first, app.target.address)
         print(f"\n  Try in another terminal:\n    {command}\n", flush=True)
 
 

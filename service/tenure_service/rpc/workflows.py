@@ -211,7 +211,8 @@ class WorkflowServicer(service_grpc.WorkflowServiceServicer):
             key=key or None,
             include_payloads=request.include_payloads,
         )
-        self._check_seen(row)
+        if not PRINCIPAL.get().may_use(row.queue):
+            raise runs.run_not_found(run_id, key)
         return service.GetRunResponse(run=run_message(row))
 
     @unary
@@ -421,10 +422,6 @@ class WorkflowServicer(service_grpc.WorkflowServiceServicer):
     async def _check_visible(self, namespace_id: int, run_id: str) -> None:
         if not await self._visible(namespace_id, [run_id]):
             raise runs.run_not_found(run_id)
-
-    def _check_seen(self, row: rows.RunRow) -> None:
-        if not PRINCIPAL.get().may_use(row.queue):
-            raise runs.run_not_found(row.run_id)
 
 
 def _answers(

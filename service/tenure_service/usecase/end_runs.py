@@ -110,7 +110,7 @@ def decide(held: Held, run: Run, *, cancel_reason: str | None) -> Plan:
     outcome = held.ending.outcome
     if outcome is Outcome.DONE:
         return _over(held, run, Outcome.DONE)
-    if cancel_reason is not None:
+    if cancel_reason is not None and not _may_clean_up(held, run):
         return _over(held, run, Outcome.CANCELLED, why_cancelled(cancel_reason))
     if outcome is Outcome.TIMED_OUT:
         return _over(held, run, Outcome.TIMED_OUT)
@@ -124,10 +124,12 @@ def decide(held: Held, run: Run, *, cancel_reason: str | None) -> Plan:
             None,
             lane_id=run.lane_id,
             lost_count=0,
-            delay_ms=held.ending.wake_ms,
-            suspended=True,
+            delay_ms=held.ending.wake_ms if cancel_reason is None else 0,
+            suspended=cancel_reason is None,
         )
-        return _plan(held, run, back, RunStatus.WAITING)
+        # It does not wait while it is to be cancelled: its next activation is told.
+        waits = RunStatus.WAITING if cancel_reason is None else RunStatus.OPEN
+        return _plan(held, run, back, waits)
     if outcome is Outcome.RELEASED:
         back = put_back(held, None, lane_id=run.lane_id, seq=held.lease.seqs[held.at])
         return _plan(held, run, back)
@@ -136,6 +138,20 @@ def decide(held: Held, run: Run, *, cancel_reason: str | None) -> Plan:
         return _plan(held, run, put_back(held, None, lane_id=run.lane_id, delay_ms=delay_ms))
     failure = {"type": CANCELLED_TYPE, "message": "the function gave up"}
     return _over(held, run, Outcome.FAILED, failure)
+
+
+def _may_clean_up(held: Held, run: Run) -> bool:
+    """Says whether a run that is to be cancelled goes on, so that its function is told.
+
+    Its activation ended before that: it just suspended, its worker stopped or was lost. The grace of
+    the request ends it in any case.
+    """
+    ending = held.ending
+    if ending.outcome is Outcome.SUSPENDED:
+        return not ending.blocked
+    if ending.outcome is Outcome.LOST:
+        return not _is_exhausted(held, run.row)
+    return ending.outcome is Outcome.RELEASED
 
 
 def _lost(held: Held, run: Run) -> Plan:

@@ -21,9 +21,10 @@ _OPEN_STATES = frozenset({"DELAYED", "QUEUED", "RUNNING", "WAITING"})
 _ROUNDS_MAX = 20
 
 
-def run_not_found(run_id: str) -> TenureError:
-    """Says that there is no such run for the caller."""
-    return TenureError(Reason.RUN_NOT_FOUND, f"no run {run_id!r} in this namespace")
+def run_not_found(run_id: str | None, key: str | None = None) -> TenureError:
+    """Says that there is no such run for the caller, in the words in which it was asked for."""
+    named = f"with the key {key!r}" if run_id is None else repr(run_id)
+    return TenureError(Reason.RUN_NOT_FOUND, f"no run {named} in this namespace")
 
 
 def get(
@@ -49,7 +50,7 @@ def get(
 
     row = database.read(work)
     if row is None:
-        raise run_not_found(run_id or f"with key {key}")
+        raise run_not_found(run_id, key)
     return row
 
 

@@ -111,7 +111,9 @@ where
     and k.expires_at > now();
 
 -- name: run_list :many RunNamed
--- Lists runs of these statuses, newest first, from before an id: the newest of each status.
+-- Lists runs of these statuses, newest first, from before an id: the newest of each status. The
+-- status is bounded, not compared, and leads the order: else the plan may walk the primary key past
+-- all runs of other statuses.
 -- Invariants: none. Locks: none. Index: runs_status_idx, backwards.
 select n.run_id::text
 from unnest(%(statuses)s::run_status []) as i (status)
@@ -120,9 +122,9 @@ cross join lateral (
     from runs as u
     where
         u.namespace_id = %(namespace_id)s::integer
-        and u.status = i.status
+        and u.status between i.status and i.status
         and u.run_id < %(before)s::uuid
-    order by u.run_id desc
+    order by u.status desc, u.run_id desc
     limit %(row_count_max)s::integer
 ) as n
 order by n.run_id desc
