@@ -236,6 +236,11 @@ class KeyTaken(ServiceError):
         """Id of the task that stands under the key."""
         return self.metadata.get("existing_task_id", "")
 
+    @property
+    def existing_run_id(self) -> str:
+        """Id of the run that stands under the key, if it is the key of a run."""
+        return self.metadata.get("existing_run_id", "")
+
 
 class RequestIdReused(ServiceError):
     """The same request_id was used for another call."""

@@ -453,6 +453,7 @@ async def test_lease__lost_while_the_function_runs__drops_it_and_records_nothing
         async def flow(ctx: Context) -> str:
             await ctx.step(first)
             if gate is not None:
+                calls.append("one waits")
                 try:
                     # Not a verb: the function stays in memory, with a branch that is not idle.
                     await asyncio.to_thread(gate.wait, 30)
@@ -466,7 +467,7 @@ async def test_lease__lost_while_the_function_runs__drops_it_and_records_nothing
     one, two = app_of("one", relay.address, gate), app_of("two", server.address, None)
     async with Worker(one):
         handle = await two.workflows["flow"].astart()
-        assert await eventually_async(lambda: calls == ["first by one"])
+        assert await eventually_async(lambda: "one waits" in calls)
         relay.refuse(grpc.StatusCode.UNAVAILABLE)
         relay.break_streams(grpc.StatusCode.UNAVAILABLE)
         async with Worker(two):
@@ -477,4 +478,4 @@ async def test_lease__lost_while_the_function_runs__drops_it_and_records_nothing
         gate.set()
         assert (await client.get_run(handle.id)).state is RunState.COMPLETED
         assert [each.name for each in await handle.asteps()] == ["first", "second"]
-    assert calls == ["first by one", "second by two", "left by one"]
+    assert calls == ["first by one", "one waits", "second by two", "left by one"]

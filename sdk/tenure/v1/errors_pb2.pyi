@@ -47,8 +47,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Metadata: `kind`, `name`.
     """
     ERROR_REASON_KEY_TAKEN: _ErrorReason.ValueType  # 5
-    """Another task name or another input stands under the idempotency key. Status ALREADY_EXISTS.
-    Metadata: `key`, `existing_name`, `existing_task_id`, `name`.
+    """Another name or another input stands under the idempotency key. Status ALREADY_EXISTS.
+    Metadata: `key`, `existing_name`, `name`; `existing_task_id`, or of a run `existing_run_id`.
     """
     ERROR_REASON_LEASE_LOST: _ErrorReason.ValueType  # 6
     """The lease token is not, or no longer, the right to this task. Status FAILED_PRECONDITION.
@@ -116,8 +116,8 @@ ERROR_REASON_NOT_REGISTERED: ErrorReason.ValueType  # 4
 Metadata: `kind`, `name`.
 """
 ERROR_REASON_KEY_TAKEN: ErrorReason.ValueType  # 5
-"""Another task name or another input stands under the idempotency key. Status ALREADY_EXISTS.
-Metadata: `key`, `existing_name`, `existing_task_id`, `name`.
+"""Another name or another input stands under the idempotency key. Status ALREADY_EXISTS.
+Metadata: `key`, `existing_name`, `name`; `existing_task_id`, or of a run `existing_run_id`.
 """
 ERROR_REASON_LEASE_LOST: ErrorReason.ValueType  # 6
 """The lease token is not, or no longer, the right to this task. Status FAILED_PRECONDITION.

@@ -36,6 +36,8 @@ OPERATIONS: dict[run_pb2.StepKind.ValueType, str] = {
     run_pb2.STEP_KIND_PATCH: "patch",
 }
 
+_CHILDREN = frozenset({run_pb2.STEP_KIND_TASK, run_pb2.STEP_KIND_CHILD})
+
 
 class Journal:
     """Journal holds the recorded steps of one run, and how its tasks and child runs were over.
@@ -58,6 +60,9 @@ class Journal:
     def load(self, steps: Iterable[run_pb2.Step]) -> None:
         """Takes recorded steps of earlier activations."""
         for step in steps:
+            if step.kind in _CHILDREN and not step.child_id:
+                # Its task or run stays with the run that this one was forked from.
+                step.child_id = f"step {step.step_id}"
             self._steps[step.step_id] = step
             if step.child_id and step.WhichOneof("outcome") is not None:
                 self.note(outcome_of(step))
