@@ -35,13 +35,19 @@ class Receipt:
     labels: list[str]
 
 
+def say(text: str) -> None:
+    """Writes a line as one piece: steps and tasks run in threads."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 # Steps run inside the workflow, and are remembered.
 
 
 @app.step(retry=Retry(3, initial_delay=0.2))
 def reserve(order: Order) -> int:
     """Reserves the items of an order."""
-    print(f"reserve {len(order.items)} item(s) of {order.id}")
+    say(f"reserve {len(order.items)} item(s) of {order.id}")
     if "unicorn" in order.items:
         raise ValueError("we have no unicorns")
     return len(order.items)
@@ -49,7 +55,7 @@ def reserve(order: Order) -> int:
 
 async def release(order: Order) -> None:
     """Gives the items back."""
-    print(f"release the items of {order.id}")
+    say(f"release the items of {order.id}")
 
 
 # Tasks run from a queue, on any worker.
@@ -58,14 +64,14 @@ async def release(order: Order) -> None:
 @app.task(queue="payments", retry=Retry(8, max_delay=60))
 def charge(order: Order, count: int) -> float:
     """Charges the customer."""
-    print(f"charge {order.customer} for {count} item(s)")
+    say(f"charge {order.customer} for {count} item(s)")
     return 9.5 * count
 
 
 @app.task
 def pack(item: str) -> str:
     """Packs one item."""
-    print(f"pack {item}")
+    say(f"pack {item}")
     return f"label of {item}"
 
 

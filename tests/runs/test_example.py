@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "workflow.py"
 
 def start(server: RunningServer, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-u", str(EXAMPLE), *arguments],
+        [sys.executable, str(EXAMPLE), *arguments],
         env={**os.environ, "TENURE_ADDRESS": server.address},
         stdout=subprocess.PIPE,
         text=True,

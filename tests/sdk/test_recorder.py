@@ -46,9 +46,7 @@ def written(recorder: Recorder) -> list[stream.RecordSteps]:
 
 async def sent(recorder: Recorder) -> stream.RecordSteps:
     """Waits for the one message that is to be written."""
-    found: list[stream.RecordSteps] = []
-    assert await eventually_async(lambda: found.extend(written(recorder)) or found)
-    (message,) = found
+    (message,) = await eventually_async(lambda: written(recorder))
     return message
 
 

@@ -170,7 +170,7 @@ class Activations:
         hosted.lost = True
         self._recorder.forget(hosted.task_id, hosted.lease_token)
         if hosted.result is None:
-            pass
+            self._call(_drop, hosted)
 
     def release(self) -> None:
         """Has all functions unwound, to give their runs back."""
