@@ -33,6 +33,15 @@ TABLE_OPTIONS: Final = {
         "autovacuum_vacuum_scale_factor": "0.01",
         "autovacuum_vacuum_cost_limit": "2000",
     },
+    "run_inbox": {
+        "autovacuum_vacuum_scale_factor": "0.01",
+        "autovacuum_vacuum_cost_limit": "2000",
+    },
+    "run_wait_sets": {"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.01"},
+    "run_waits": {
+        "autovacuum_vacuum_scale_factor": "0.01",
+        "autovacuum_vacuum_cost_limit": "2000",
+    },
 }
 _CONNECT_SECONDS: Final = 10
 
