@@ -11,8 +11,10 @@ import pytest_asyncio
 
 from tenure.v1 import admin_service_pb2 as admin
 from tenure.v1 import policy_pb2 as policy
+from tenure.v1 import run_pb2 as run
 from tenure.v1 import work_stream_pb2 as stream
 from tenure.v1 import worker_pb2 as worker
+from tenure.v1 import workflow_service_pb2 as workflows
 from tenure_service.engine.access import ANYBODY, Scope
 from tenure_service.main import Server
 from tenure_service.store.database import Conn, Database
@@ -23,6 +25,8 @@ from tests.fix_server import server_config
 from tests.protocol import caller
 from tests.protocol.caller import Caller
 from tests.protocol.raw_worker import RawWorker
+from tests.runs.run_worker import RunWorker
+from tests.runs.test_waits import child_ids, task
 from tests.store.test_commits import Cutter, Work
 from tests.telemetry import readings
 
@@ -94,6 +98,21 @@ async def work(first: Caller) -> None:
 
 def _tokens(raw: RawWorker) -> set[str]:
     return {one.lease_token for one in raw.out.values()}
+
+
+async def run_a_workflow(first: Caller) -> None:
+    """Has a run enqueue a task, and wait for it."""
+    await first.workflow.StartRuns(workflows.StartRunsRequest(runs=[run.NewRun(name="flow")]))
+    raw = await RunWorker.open(first, "counted")
+    one = await raw.activation()
+    (child_id,) = child_ids(await raw.record(one, task("1", "counted")))
+    await raw.wait_for(one, child_id)
+    await raw.until(lambda: any(not each.HasField("activation") for each in raw.out.values()))
+    (counted,) = [each for each in raw.out.values() if not each.HasField("activation")]
+    await raw.report(caller.completed(counted))
+    await raw.until(lambda: child_id in raw.children)
+    await raw.report(caller.completed(one))
+    await raw.close()
 
 
 async def discard(first: Caller) -> None:
@@ -188,6 +207,7 @@ async def test_count__a_day_of_two_servers__every_measure_has_moved(
     first, second, locked = clients
     await produce(first, second)
     await work(first)
+    await run_a_workflow(first)
     await discard(first)
     await run_out_of_time(first, raised)
     await refuse(servers[2], locked)
@@ -222,4 +242,5 @@ async def test_count__a_day_of_two_servers__every_measure_has_moved(
     assert readings.risen(before, metrics.TASKS_DISCARDED) == 1
     assert readings.risen(before, metrics.TASKS_RESCHEDULED) == 1
     assert readings.risen(before, metrics.TASKS_CANCELLED) == 1
-    assert readings.risen(before, metrics.TASKS_COMPLETED) == 1
+    # A task, a task of a run, and the run.
+    assert readings.risen(before, metrics.TASKS_COMPLETED) == 3
