@@ -13,7 +13,6 @@ import pytest
 from tenure.workflow.context import Context
 from tenure.workflow.sync_context import SyncContext
 from tests import eventually
-from tests.eventually import eventually_async
 from tests.sdk.workflow.storage import Flow, Storage, add
 
 DAY = timedelta(days=1)
@@ -349,4 +348,4 @@ async def test_suspend__many_on_one_loop__nothing_stays_in_memory() -> None:
         return not any(ref() for ref in kept)
 
     # A thread tells of its end before its last frame is gone.
-    assert await eventually_async(gone)
+    assert await eventually.eventually_async(gone)
