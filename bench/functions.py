@@ -45,7 +45,16 @@ _DRAIN = b"""
     from tenure.deliveries where final
 """
 _ASLEEP = b"select count(*) from tenure.runs where status = 'WAITING'"
-_WAKE_ALL = b"update tenure.timers set fire_at = now() + random() * interval '1 second'"
+#: A sleep is over by its step, and the timer hands the run out: both are brought forward.
+_WAKE = b"""
+    with due as (
+        update tenure.timers set fire_at = now() + random() * interval '1 second'
+        where run_id in (select run_id from tenure.timers order by run_id limit %s)
+        returning run_id
+    )
+    update tenure.steps as s set wake_at = now() from due as d
+    where s.run_id = d.run_id and s.kind = 'SLEEP'
+"""
 
 
 def _one(conn: psycopg.Connection, query: bytes) -> float:
@@ -151,16 +160,12 @@ def sleeping(server: EmbeddedPostgres, told: Table, arguments: Namespace) -> Non
         after = _memory(serving.process.pid), _memory(worker.pid)
         told.add("memory before: server / worker (MiB)", *before)
         told.add(f"memory with {count:,} asleep: server / worker (MiB)", *after)
-        conn.execute(
-            b"delete from tenure.timers where run_id in"
-            b" (select run_id from tenure.timers order by run_id offset 10000)"
-        )
         began = time.monotonic()
-        conn.execute(_WAKE_ALL)
-        _until(conn, _OPEN, count - 10_000)
-        told.add(
-            "10,000 due within a second: until the last has ended (s)", time.monotonic() - began
-        )
+        due = min(count, 10_000)
+        conn.execute(_WAKE, [due])
+        _until(conn, _OPEN, count - due)
+        seconds = time.monotonic() - began
+        told.add(f"{due:,} due within a second: until the last has ended (s)", seconds)
 
 
 def long(server: EmbeddedPostgres, told: Table, arguments: Namespace) -> None:
@@ -169,7 +174,7 @@ def long(server: EmbeddedPostgres, told: Table, arguments: Namespace) -> None:
         handle = bench.long_history.start(arguments.steps)
         with _worker(serving.address):
             _until(conn, _ASLEEP, 1)
-        conn.execute(b"update tenure.timers set fire_at = now()")
+        conn.execute(_WAKE, [1])
         with _worker(serving.address):
             began = time.monotonic()
             handle.result(timeout=_WAIT_SECONDS_MAX)
