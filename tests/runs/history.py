@@ -14,6 +14,7 @@ from tenure.workflow.declaration import WorkflowDeclaration
 from tenure.workflow.port import ActivationLost
 
 FOLDER = Path(__file__).parent / "histories"
+_ROOT = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,9 @@ class History:
             "run": json_format.MessageToDict(self.run),
             "steps": [json_format.MessageToDict(step) for step in self.steps],
         }
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        # Stacks name files: whose copy of the project recorded them is nobody's business.
+        text = json.dumps(kept, indent=1).replace(f"{_ROOT}/", "")
+        path.write_text(text + "\n", encoding="utf-8")
 
     def assignment(self) -> worker_pb2.Assignment:
         """The run as a worker is handed it that has to go on where all of it is recorded."""
