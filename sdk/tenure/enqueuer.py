@@ -4,7 +4,7 @@ While one call is on its way, what further callers send gathers; when it returns
 call. There is no timer: a lone caller never waits, many callers share commits. Each call has its
 own request_id, so that a retry answers with the same tasks or runs.
 
-Everything here runs on the I/O loop.
+Everything here runs on the I/O loop, but `in_batches` and `send_ahead`, which callers use.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import uuid
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tenure import errors, methods, status
+from tenure.io_thread import io_thread
 from tenure.v1 import run_pb2
 from tenure.v1 import task_service_pb2 as tasks
 from tenure.v1 import workflow_service_pb2 as workflows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    import concurrent.futures
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
     from tenure.connection import Connection
 
@@ -32,6 +34,7 @@ CALL_BYTES_MAX = 4 * 1024 * 1024
 Answer: TypeAlias = tasks.EnqueuedTask | errors.ServiceError
 RunAnswer: TypeAlias = workflows.StartedRun | errors.ServiceError
 New = TypeVar("New", tasks.NewTask, run_pb2.NewRun)
+T = TypeVar("T")
 Stored = TypeVar("Stored", tasks.EnqueuedTask, workflows.StartedRun)
 
 
@@ -168,6 +171,24 @@ def in_batches(every: Iterable[New]) -> Iterator[list[New]]:
         size_bytes += new_bytes
     if batch:
         yield batch
+
+
+def send_ahead(
+    batches: Iterable[list[New]], send: Callable[[list[New]], Coroutine[Any, Any, list[T]]]
+) -> list[T]:
+    """Sends batches from a thread of the program; gives the answers to all, in order.
+
+    The next batch is encoded while the one before is on its way.
+    """
+    answers: list[T] = []
+    ahead: concurrent.futures.Future[list[T]] | None = None
+    for batch in batches:
+        if ahead is not None:
+            answers += ahead.result()
+        ahead = io_thread.submit(send(batch))
+    if ahead is not None:
+        answers += ahead.result()
+    return answers
 
 
 def _check_count(sent: int, answered: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeAlias, TypeVar
 
 from tenure import check, errors, payload_codec, policy, signature, tracing
-from tenure.enqueuer import in_batches
+from tenure.enqueuer import in_batches, send_ahead
 from tenure.handle import Handle
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import task_service_pb2 as tasks
@@ -20,7 +20,6 @@ from tenure.v1 import worker_pb2
 from tenure.workflow import branches
 
 if TYPE_CHECKING:
-    import concurrent.futures
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
@@ -233,17 +232,8 @@ class Enqueueing(Generic[P, R]):
             ServiceError: a whole call failed; those before it are stored.
         """
         refuse_in_loop(f"{self.name}.enqueue_many", f"{self.name}.aenqueue_many")
-        answers: list[Answer] = []
-        ahead: concurrent.futures.Future[list[Answer]] | None = None
         with self._traced():
-            # The next batch is encoded while the one before is on its way; order is kept.
-            for batch in self._batches(calls):
-                if ahead is not None:
-                    answers += ahead.result()
-                enqueuer = self._reference.app.connection.enqueuer
-                ahead = io_thread.submit(enqueuer.enqueue_batch(batch))
-            if ahead is not None:
-                answers += ahead.result()
+            answers = send_ahead(self._batches(calls), self._send)
         return self._handles(answers)
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[Handle[R]]:
@@ -251,9 +241,7 @@ class Enqueueing(Generic[P, R]):
         answers: list[Answer] = []
         with self._traced():
             for batch in self._batches(calls):
-                answers += await io_thread.arun(
-                    self._reference.app.connection.enqueuer.enqueue_batch(batch)
-                )
+                answers += await io_thread.arun(self._send(batch))
         return self._handles(answers)
 
     def using(
@@ -358,6 +346,10 @@ class Enqueueing(Generic[P, R]):
         if options.key_duration is not None:
             task.key_duration.CopyFrom(policy.duration(options.key_duration, "key_duration"))
         return task
+
+    def _send(self, batch: list[tasks.NewTask]) -> Coroutine[Any, Any, list[Answer]]:
+        # The connection is made for the first batch: whoever has none connects to nobody.
+        return self._reference.app.connection.enqueuer.enqueue_batch(batch)
 
     def _batches(self, calls: Iterable[Call]) -> Iterator[list[tasks.NewTask]]:
         if self._options.key:

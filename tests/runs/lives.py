@@ -1,12 +1,14 @@
 """What becomes of runs, act by act: their activations end, they wait, and they go on."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store import rows
+from tenure_service.store.database import Conn
 from tenure_service.store.inbox import WaitSet
 from tenure_service.store.registry import ANY_VERSION, Lane
 from tenure_service.store.steps import Claim
@@ -18,7 +20,7 @@ from tenure_service.usecase.report import end_all
 from tenure_service.usecase.session import Opened, open_session
 from tests.runs import flows
 from tests.runs.activations import Activation, record, recorded, task
-from tests.usecase.stage import Stage, ending
+from tests.usecase.stage import Gate, Stage, ending, in_thread
 
 FOREVER = "9999"
 
@@ -154,3 +156,16 @@ def work(stage: Stage, count: int = 1, outcome: Outcome = Outcome.DONE) -> list[
 
 def key(run_id: str) -> TaskKey:
     return TaskKey(run_id, run_id)
+
+
+def hold_wake(stage: Stage, run_id: str, gate: Gate) -> Future[list[str]]:
+    """Begins a wake pass beside the test, held before its commit; gives the runs that it wakes."""
+
+    def hold(conn: Conn) -> list[str]:
+        woken = wake._wake(conn, [run_id])
+        gate.wait()
+        return woken.run_ids
+
+    holding = in_thread(lambda: stage.database.transact(hold))
+    gate.reached()
+    return holding

@@ -5,13 +5,14 @@ import pytest
 from tenure_service.engine.states import Outcome
 from tenure_service.engine.tokens import TaskKey
 from tenure_service.store.database import Conn
-from tenure_service.usecase import cancel_runs, end, expire, wake
+from tenure_service.usecase import cancel_runs, end, expire
 from tenure_service.usecase.end import Ends, Recorded
 from tests.runs import flows
 from tests.runs.lives import (
     all_of,
     begin,
     hand_out,
+    hold_wake,
     key,
     report,
     start_child,
@@ -226,14 +227,7 @@ def test_cancel__wake_holds_the_run__finds_it_ready(stage: Stage) -> None:
     suspend(stage, one, all_of(start_tasks(stage, one, 1)))
     work(stage)
     gate = Gate()
-
-    def hold(conn: Conn) -> list[str]:
-        woken = wake._wake(conn, [one.run_id])
-        gate.wait()
-        return woken.run_ids
-
-    waking = in_thread(lambda: stage.database.transact(hold))
-    gate.reached()
+    waking = hold_wake(stage, one.run_id, gate)
     cancelling = in_thread(lambda: cancel(stage, one.run_id))
     stage.waiting_for_a_lock()
     gate.open()

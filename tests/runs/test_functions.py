@@ -325,7 +325,7 @@ async def test_timeout__run_that_waits_for_long__ends_it(app: App) -> None:
 
 
 async def test_replay__changed_code__blocks_and_goes_on_with_the_right_one_once_resumed(
-    server: RunningServer, client: AsyncClient
+    server: RunningServer, client: AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[str] = []
 
@@ -357,6 +357,10 @@ async def test_replay__changed_code__blocks_and_goes_on_with_the_right_one_once_
     assert status.failure is not None
     assert "'old'" in status.failure.message
     assert "'new'" in status.failure.message
+    said = [record for record in caplog.records if "is BLOCKED until" in record.getMessage()]
+    assert [(record.levelname, handle.id in record.getMessage()) for record in said] == [
+        ("ERROR", True)
+    ]
     async with Worker(before):
         assert await client.resume_runs([handle.id]) == [RunState.QUEUED]
         assert await handle.aresult(30) == "done"

@@ -5,7 +5,6 @@ import pytest
 from tenure_service.engine.states import Outcome
 from tenure_service.store import inbox as store_inbox
 from tenure_service.store import queries
-from tenure_service.store.database import Conn
 from tenure_service.store.inbox import WaitSet
 from tenure_service.usecase import cancel, expire, timeouts, wake
 from tenure_service.usecase.end_runs import INBOX_ROWS_A_RUN
@@ -14,6 +13,7 @@ from tests.runs.lives import (
     any_of,
     begin,
     hand_out,
+    hold_wake,
     inbox,
     key,
     start_child,
@@ -98,14 +98,7 @@ def test_wake__two_at_once__one_wakes(stage: Stage) -> None:
     suspend(stage, one, all_of(start_tasks(stage, one, 1)))
     work(stage)
     gate = Gate()
-
-    def hold(conn: Conn) -> list[str]:
-        woken = wake._wake(conn, [one.run_id])
-        gate.wait()
-        return woken.run_ids
-
-    first = in_thread(lambda: stage.database.transact(hold))
-    gate.reached()
+    first = hold_wake(stage, one.run_id, gate)
     second = wake.wake(stage.database, [one.run_id])
     assert (second.run_ids, second.left) == ([], [one.run_id])
     gate.open()
@@ -119,14 +112,7 @@ def test_wake__child_ends_during_the_pass__is_found_by_the_next(stage: Stage) ->
     suspend(stage, one, all_of(start_tasks(stage, one, 2)))
     work(stage)
     gate = Gate()
-
-    def hold(conn: Conn) -> list[str]:
-        woken = wake._wake(conn, [one.run_id])
-        gate.wait()
-        return woken.run_ids
-
-    first = in_thread(lambda: stage.database.transact(hold))
-    gate.reached()
+    first = hold_wake(stage, one.run_id, gate)
     work(stage)
     gate.open()
     assert first.result(20) == []

@@ -231,6 +231,13 @@ class Activations:
             with tracing.attempt(hosted):
                 result = await activation.run()
                 outcome = "dropped" if result is None else result.WhichOneof("outcome")
+                if result is not None and result.HasField("blocked"):
+                    _log.error(
+                        "run %s of workflow %s is BLOCKED until somebody resumes it: %s",
+                        hosted.task_id,
+                        hosted.name,
+                        result.blocked.failure.message,
+                    )
                 tracing.ended(hosted.span, outcome or "unknown")
         except asyncio.CancelledError:
             # The loop ends, and the worker with it.

@@ -233,12 +233,6 @@ class Activation:
         if unwinding is Unwinding.RELEASED:
             return worker_pb2.Result(released=worker_pb2.Released())
         if unwinding is Unwinding.BLOCKED:
-            _log.error(
-                "run %s of workflow %s is BLOCKED until somebody resumes it: %s",
-                self._assignment.task_id,
-                self._workflow.name,
-                "" if self._problem is None else self._problem.message,
-            )
             return worker_pb2.Result(blocked=worker_pb2.Blocked(failure=self._problem))
         if self._suspension is not None:
             if self._swallowed is None:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, ParamSpec, TypeAlias, TypeVar
 
 from tenure import check, errors, payload_codec, policy, runs, signature, tracing
-from tenure.enqueuer import in_batches
+from tenure.enqueuer import in_batches, send_ahead
 from tenure.io_thread import io_thread, refuse_in_loop
 from tenure.v1 import run_pb2, worker_pb2
 from tenure.workflow import branches, version
 from tenure.workflow.run_handle import RunHandle
 
 if TYPE_CHECKING:
-    import concurrent.futures
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
     from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span
@@ -217,16 +216,8 @@ class Starting(Generic[P, R]):
             ServiceError: a whole call failed; those before it are started.
         """
         refuse_in_loop(f"{self.name}.start_many", f"{self.name}.astart_many")
-        answers: list[RunAnswer] = []
-        ahead: concurrent.futures.Future[list[RunAnswer]] | None = None
         with self._traced():
-            # The next batch is encoded while the one before is on its way; order is kept.
-            for batch in in_batches(self._made(calls)):
-                if ahead is not None:
-                    answers += ahead.result()
-                ahead = io_thread.submit(self.declaration.app.connection.starter.start_batch(batch))
-            if ahead is not None:
-                answers += ahead.result()
+            answers = send_ahead(in_batches(self._made(calls)), self._send)
         return self._handles(answers)
 
     async def astart_many(self, calls: Iterable[Call]) -> list[RunHandle[R]]:
@@ -234,8 +225,7 @@ class Starting(Generic[P, R]):
         answers: list[RunAnswer] = []
         with self._traced():
             for batch in in_batches(self._made(calls)):
-                starter = self.declaration.app.connection.starter
-                answers += await io_thread.arun(starter.start_batch(batch))
+                answers += await io_thread.arun(self._send(batch))
         return self._handles(answers)
 
     def using(
@@ -358,6 +348,10 @@ class Starting(Generic[P, R]):
     def _traced(self) -> AbstractContextManager[Span | None]:
         queue = self._options.queue or self.declaration.queue
         return tracing.enqueueing(self.name, queue, verb="start")
+
+    def _send(self, batch: list[run_pb2.NewRun]) -> Coroutine[Any, Any, list[RunAnswer]]:
+        # The connection is made for the first batch: whoever has none connects to nobody.
+        return self.declaration.app.connection.starter.start_batch(batch)
 
     def _made(self, calls: Iterable[Call]) -> Iterator[run_pb2.NewRun]:
         if self._options.key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from tenure_service.cli import exits, show
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from tenure.errors import ServiceError
 
 T = TypeVar("T")
+Outcome = TypeVar("Outcome")
 
 _PROBE_SECONDS = 5.0
 _PAGE_SIZE = 1_000
+# Between two looks at the state of what is waited for.
+_LOOK_SECONDS = 2.0
 
 
 @contextlib.contextmanager
@@ -148,3 +152,34 @@ def _probe(address: str) -> None:
 def _show_warnings() -> None:
     """Shows the SDK's warnings, such as that a server stopped answering, as remarks."""
     logging.basicConfig(format="tenure: %(message)s", level=logging.WARNING)
+
+
+def until_over(
+    name: str,
+    seconds: float,
+    ask: Callable[[float], Outcome | ServiceError | None],
+    tell: Callable[[], str],
+) -> Outcome | None:
+    """Waits until something is over, and shows how it stands meanwhile; None when the time is.
+
+    Args:
+        name: What is waited for, for people.
+        seconds: Time to wait.
+        ask: Waits for so many seconds and gives how it was over; None: it is not.
+        tell: Says how it stands.
+
+    Raises:
+        ServiceError: it cannot be told.
+    """
+    import tenure
+
+    give_up_at = time.monotonic() + seconds
+    with show.progress(f"waiting for {name}") as say:
+        while True:
+            left = max(0.0, give_up_at - time.monotonic())
+            answer = ask(min(left, _LOOK_SECONDS))
+            if isinstance(answer, tenure.ServiceError):
+                raise answer
+            if answer is not None or left <= _LOOK_SECONDS:
+                return answer
+            say(tell())

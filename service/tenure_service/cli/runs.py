@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tenure_service.cli import exits, remote, show, tasks
 
@@ -13,9 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tenure import Client, NewRun, Page, RunOutcome, RunSnapshot, RunStep
-
-# Between two looks at the state of a run that is waited for.
-_LOOK_SECONDS: Final = 2.0
+    from tenure.errors import ServiceError
 
 
 def start(values: argparse.Namespace) -> int:
@@ -234,20 +231,16 @@ def _wait(
 
 def _outcome(client: Client, run_id: str, seconds: float) -> RunOutcome | None:
     """Waits until a run is over; None when the time is."""
-    import tenure
 
-    give_up_at = time.monotonic() + seconds
-    with show.progress(f"waiting for {run_id}") as say:
-        while True:
-            left = max(0.0, give_up_at - time.monotonic())
-            answer = client.await_runs([run_id], min(left, _LOOK_SECONDS)).get(run_id)
-            if isinstance(answer, tenure.ServiceError):
-                raise answer
-            if answer is not None or left <= _LOOK_SECONDS:
-                return answer
-            run = client.get_run(run_id)
-            blocked = f" ({run.blocked}): it waits for `tenure run resume`" if run.blocked else ""
-            say(f"{run.state}{blocked}, {run.step_count} steps")
+    def ask(step: float) -> RunOutcome | ServiceError | None:
+        return client.await_runs([run_id], step).get(run_id)
+
+    def tell() -> str:
+        run = client.get_run(run_id)
+        blocked = f" ({run.blocked}): it waits for `tenure run resume`" if run.blocked else ""
+        return f"{run.state}{blocked}, {run.step_count} steps"
+
+    return remote.until_over(run_id, seconds, ask, tell)
 
 
 def cancel(values: argparse.Namespace) -> int:

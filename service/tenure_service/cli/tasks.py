@@ -7,7 +7,6 @@ import json
 import math
 import pathlib
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from tenure_service.cli import exits, flags, policies, remote, show
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from tenure import Client, NewTask, Page, TaskDetails, TaskOutcome, TaskSnapshot, TaskState
-
-# Between two looks at the state of a task that is waited for.
-_LOOK_SECONDS = 2.0
+    from tenure.errors import ServiceError
 
 
 def enqueue(values: argparse.Namespace) -> int:
@@ -119,19 +116,15 @@ def _finite(text: str) -> float:
 
 def _wait(client: Client, task_id: str, seconds: float) -> TaskOutcome | None:
     """Waits until a task is over; None when the time is."""
-    import tenure
 
-    give_up_at = time.monotonic() + seconds
-    with show.progress(f"waiting for {task_id}") as say:
-        while True:
-            left = max(0.0, give_up_at - time.monotonic())
-            answer = client.await_tasks([task_id], min(left, _LOOK_SECONDS)).get(task_id)
-            if isinstance(answer, tenure.ServiceError):
-                raise answer
-            if answer is not None or left <= _LOOK_SECONDS:
-                return answer
-            task = client.get_task(task_id).task
-            say(f"{task.state}, attempt {task.attempt}")
+    def ask(step: float) -> TaskOutcome | ServiceError | None:
+        return client.await_tasks([task_id], step).get(task_id)
+
+    def tell() -> str:
+        task = client.get_task(task_id).task
+        return f"{task.state}, attempt {task.attempt}"
+
+    return remote.until_over(task_id, seconds, ask, tell)
 
 
 def _outcome(outcome: TaskOutcome | None) -> dict[str, Any]:

@@ -141,8 +141,12 @@ class _Reader:
             return Step(step_id=step_id, name=name, kind=StepKind.SLEEP, sleep_ms=sleep_ms)
         if operation == "child":
             check.done()
-            child = workflows.read_run(Check(f"steps[{place}].child."), message.child, keyed=False)
-            return Step(step_id=step_id, name=name, kind=StepKind.CHILD, task=child)
+            return Step(
+                step_id=step_id,
+                name=name,
+                kind=StepKind.CHILD,
+                task=self._child(place, message.child),
+            )
         if operation not in _KINDS:
             check.done()
             raise AssertionError(f"operation {operation} is not read")
@@ -164,6 +168,16 @@ class _Reader:
             output_encoding=output.encoding or None,
             output_schema=output.schema or None,
         )
+
+    def _child(self, place: int, message: run.NewRun) -> enqueue.Item:
+        check = Check(f"steps[{place}].child.")
+        if message.key:
+            check.wrong("key", "is not for runs that a run starts: their step is their key")
+        shape = workflows.read_shape(check, message)
+        check.done()
+        PRINCIPAL.get().check_queue(shape.queue)
+        input_size(shape.name, len(message.input.data))
+        return enqueue.Item(shape, message.input.data)
 
     def _task(self, place: int, message: run.StepTask) -> enqueue.Item:
         data = message.input.data

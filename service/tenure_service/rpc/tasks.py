@@ -1,6 +1,6 @@
 """TaskService."""
 
-import hashlib
+import dataclasses
 from collections.abc import Sequence
 
 from tenure.v1 import run_pb2 as run
@@ -11,80 +11,30 @@ from tenure_service.engine import limits
 from tenure_service.engine.errors import TenureError, not_found, shutting_down
 from tenure_service.engine.states import TaskState
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.rpc import errors, pages, policies, views
+from tenure_service.rpc import errors, pages, policies, storing, views
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
-from tenure_service.rpc.check import Check, input_size
+from tenure_service.rpc.check import Check
 from tenure_service.rpc.operated import paced
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel, enqueue, read
 
-QUEUE_DEFAULT = "default"
 
-
-class _Items:
-    """Reads the tasks of one call; what equal ones share is read once."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[bytes, enqueue.Shape] = {}
-
-    def read(self, place: int, message: service.NewTask) -> enqueue.Item:
-        """Reads a task to enqueue; its input and key are gone from the message then.
-
-        Raises:
-            TenureError: FIELD_INVALID with every field that is wrong, PAYLOAD_TOO_LARGE,
-                SCOPE_MISSING.
-        """
-        data, key = message.input.data, message.key
-        message.input.ClearField("data")
-        message.ClearField("key")
-        written = message.SerializeToString()
-        shape = self._shapes.get(written)
-        if shape is None or key:
-            check = Check(f"tasks[{place}].")
-            shape = shape or read_shape(check, message, key_ms(check, message))
-            check.text("key", key, limits.KEY_BYTES_MAX)
-            check.done()
-            PRINCIPAL.get().check_queue(shape.queue)
-            self._shapes[written] = shape
-        input_size(shape.name, len(data))
-        return enqueue.Item(shape, data, key or None)
-
-
-def key_ms(check: Check, message: service.NewTask | run.NewRun) -> int:
-    """Reads for how long a key is to be in force."""
-    if message.HasField("key_duration"):
-        return check.duration_ms("key_duration", message.key_duration, high=limits.KEY_DURATION_MAX)
-    return int(limits.KEY_DURATION_DEFAULT.total_seconds() * 1000)
+def _read_task(check: Check, message: service.NewTask) -> enqueue.Shape:
+    return read_shape(check, message, storing.key_ms(check, message))
 
 
 def read_shape(
     check: Check, message: service.NewTask | run.StepTask, keyed_ms: int = 0
 ) -> enqueue.Shape:
     """Reads all of a task to enqueue but its input and key."""
-    has_delay = message.HasField("delay")
-    delay_ms = (
-        check.duration_ms("delay", message.delay, high=limits.ENQUEUE_DELAY_MAX) if has_delay else 0
-    )
-    return enqueue.Shape(
-        queue=check.name("queue", message.queue) or QUEUE_DEFAULT,
-        name=check.name("name", message.name, required=True),
-        input_encoding=check.encoding("input.encoding", message.input.encoding) or None,
-        input_schema=check.text("input.schema", message.input.schema, limits.SCHEMA_BYTES_MAX)
-        or None,
-        priority=check.number(
-            "priority", message.priority, limits.PRIORITY_MIN, limits.PRIORITY_MAX
-        ),
-        delay_ms=delay_ms or None,
-        key_ms=keyed_ms,
-        lane_key=check.text("lane", message.lane, limits.LANE_BYTES_MAX),
+    return dataclasses.replace(
+        storing.read_shape(check, message, keyed_ms),
         policy=policies.read(check, "policy", message.policy)
         if message.HasField("policy")
         else None,
         declared=policies.read(check, "declared_policy", message.declared_policy)
         if message.HasField("declared_policy")
         else None,
-        traceparent=check.text("traceparent", message.traceparent, limits.TRACEPARENT_BYTES_MAX)
-        or None,
     )
 
 
@@ -107,29 +57,16 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         request_id = check.request_id("request_id", request.request_id)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
-        # Reading takes the call apart.
-        digest = _digest(request) if request_id else b""
-        reader = _Items()
-        outcomes: list[enqueue.Item | TenureError] = []
-        for place, message in enumerate(request.tasks):
-            try:
-                outcomes.append(reader.read(place, message))
-            except TenureError as exc:
-                outcomes.append(exc)
-        items = [outcome for outcome in outcomes if isinstance(outcome, enqueue.Item)]
-        answers: list[enqueue.Answer] = []
-        if items:
-            call = enqueue.Call(
-                namespace_id=namespace_id,
-                items=items,
-                request_id=request_id,
-                digest=digest,
-            )
-            answers = await self._hub.enqueue(call, sum(len(item.input) for item in items))
-        stored = iter(answers)
+        answers = await storing.store(
+            self._hub,
+            namespace_id,
+            request.tasks,
+            storing.Items("tasks", _read_task),
+            request_id,
+            storing.digest_of(request, request_id),
+        )
         response = service.EnqueueTasksResponse()
-        for outcome in outcomes:
-            answer = outcome if isinstance(outcome, TenureError) else next(stored)
+        for answer in answers:
             result = response.results.add()
             if isinstance(answer, TenureError):
                 result.error.CopyFrom(errors.status(answer))
@@ -204,13 +141,7 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         """Asks for the end of tasks; see the protocol."""
         check = Check()
         check.count("task_ids", request.task_ids, limits.CANCEL_COUNT_MAX)
-        grace_ms = int(limits.CANCEL_GRACE_DEFAULT.total_seconds() * 1000)
-        if request.HasField("grace_duration"):
-            grace_ms = check.duration_ms(
-                "grace_duration", request.grace_duration, high=limits.CANCEL_GRACE_MAX
-            )
-        if len(request.reason.encode("utf-8", "replace")) > limits.REASON_BYTES_MAX:
-            check.wrong("reason", f"has more than {limits.REASON_BYTES_MAX} bytes")
+        grace_ms = storing.grace_ms(check, request)
         keys, _ = _task_keys(check, request.task_ids)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
@@ -322,10 +253,6 @@ class TaskServicer(service_grpc.TaskServiceServicer):
         if found.ready_at is not None:
             response.ready_at.CopyFrom(views.timestamp(found.ready_at))
         return response
-
-
-def _digest(request: service.EnqueueTasksRequest) -> bytes:
-    return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
 
 
 def _task_key(text: str) -> TaskKey:

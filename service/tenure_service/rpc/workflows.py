@@ -1,6 +1,6 @@
 """WorkflowService."""
 
-import hashlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tenure.v1 import run_pb2 as run
@@ -10,11 +10,10 @@ from tenure_service.dispatch import failures, history
 from tenure_service.engine import limits, states
 from tenure_service.engine.errors import Reason, TenureError, shutting_down
 from tenure_service.engine.tokens import TaskKey
-from tenure_service.rpc import errors, pages, views
+from tenure_service.rpc import errors, pages, storing, views
 from tenure_service.rpc.call import PRINCIPAL, Calls, Context, unary
-from tenure_service.rpc.check import Check, input_size
+from tenure_service.rpc.check import Check
 from tenure_service.rpc.operated import paced
-from tenure_service.rpc.tasks import QUEUE_DEFAULT, key_ms
 from tenure_service.store import rows
 from tenure_service.store.jsonb import clean
 from tenure_service.usecase import cancel_runs, enqueue, runs
@@ -30,36 +29,15 @@ _ENDS = {
 }
 
 
-def read_run(check: Check, message: run.NewRun, *, keyed: bool) -> enqueue.Item:
-    """Reads a run to start.
-
-    Raises:
-        TenureError: FIELD_INVALID with every field that is wrong, PAYLOAD_TOO_LARGE,
-            SCOPE_MISSING.
-    """
-    delay_ms = timeout_ms = None
-    if message.HasField("delay"):
-        delay_ms = check.duration_ms("delay", message.delay, high=limits.ENQUEUE_DELAY_MAX)
+def read_shape(check: Check, message: run.NewRun) -> enqueue.Shape:
+    """Reads all of a run to start but its input and key."""
+    timeout_ms = None
     if message.HasField("timeout"):
         timeout_ms = check.duration_ms("timeout", message.timeout, high=limits.RUN_TIMEOUT_MAX)
         if timeout_ms <= 0:
             check.wrong("timeout", "must be 1 ms at least")
-    if message.key and not keyed:
-        check.wrong("key", "is not for runs that a run starts: their step is their key")
-    shape = enqueue.Shape(
-        queue=check.name("queue", message.queue) or QUEUE_DEFAULT,
-        name=check.name("name", message.name, required=True),
-        input_encoding=check.encoding("input.encoding", message.input.encoding) or None,
-        input_schema=check.text("input.schema", message.input.schema, limits.SCHEMA_BYTES_MAX)
-        or None,
-        priority=check.number(
-            "priority", message.priority, limits.PRIORITY_MIN, limits.PRIORITY_MAX
-        ),
-        delay_ms=delay_ms or None,
-        key_ms=key_ms(check, message),
-        lane_key=check.text("lane", message.lane, limits.LANE_BYTES_MAX),
-        traceparent=check.text("traceparent", message.traceparent, limits.TRACEPARENT_BYTES_MAX)
-        or None,
+    return dataclasses.replace(
+        storing.read_shape(check, message, storing.key_ms(check, message)),
         run=enqueue.RunShape(
             timeout_ms=timeout_ms,
             attributes=_attributes(check, message.attributes),
@@ -69,11 +47,6 @@ def read_run(check: Check, message: run.NewRun, *, keyed: bool) -> enqueue.Item:
             or limits.RECOVERY_ATTEMPTS,
         ),
     )
-    check.text("key", message.key, limits.KEY_BYTES_MAX)
-    check.done()
-    PRINCIPAL.get().check_queue(shape.queue)
-    input_size(shape.name, len(message.input.data))
-    return enqueue.Item(shape, message.input.data, message.key or None)
 
 
 def _attributes(check: Check, said: Mapping[str, str]) -> rows.Json | None:
@@ -162,27 +135,16 @@ class WorkflowServicer(service_grpc.WorkflowServiceServicer):
         request_id = check.request_id("request_id", request.request_id)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
-        outcomes: list[enqueue.Item | TenureError] = []
-        for place, message in enumerate(request.runs):
-            try:
-                outcomes.append(read_run(Check(f"runs[{place}]."), message, keyed=True))
-            except TenureError as exc:
-                outcomes.append(exc)
-        items = [outcome for outcome in outcomes if isinstance(outcome, enqueue.Item)]
-        answers: list[enqueue.Answer] = []
-        if items:
-            written = request.SerializeToString(deterministic=True) if request_id else b""
-            call = enqueue.Call(
-                namespace_id=namespace_id,
-                items=items,
-                request_id=request_id,
-                digest=hashlib.sha256(written).digest() if request_id else b"",
-            )
-            answers = await self._hub.enqueue(call, sum(len(item.input) for item in items))
-        stored = iter(answers)
+        answers = await storing.store(
+            self._hub,
+            namespace_id,
+            request.runs,
+            storing.Items("runs", read_shape),
+            request_id,
+            storing.digest_of(request, request_id),
+        )
         response = service.StartRunsResponse()
-        for outcome in outcomes:
-            answer = outcome if isinstance(outcome, TenureError) else next(stored)
+        for answer in answers:
             result = response.results.add()
             if isinstance(answer, TenureError):
                 result.error.CopyFrom(errors.status(answer))
@@ -328,13 +290,7 @@ class WorkflowServicer(service_grpc.WorkflowServiceServicer):
         """Asks for the end of runs; see the protocol."""
         check = Check()
         check.count("run_ids", request.run_ids, limits.CANCEL_COUNT_MAX)
-        grace_ms = int(limits.CANCEL_GRACE_DEFAULT.total_seconds() * 1000)
-        if request.HasField("grace_duration"):
-            grace_ms = check.duration_ms(
-                "grace_duration", request.grace_duration, high=limits.CANCEL_GRACE_MAX
-            )
-        if len(request.reason.encode("utf-8", "replace")) > limits.REASON_BYTES_MAX:
-            check.wrong("reason", f"has more than {limits.REASON_BYTES_MAX} bytes")
+        grace_ms = storing.grace_ms(check, request)
         ids, _ = _run_ids(check, request.run_ids)
         check.done()
         namespace_id = await self._calls.namespace_id(context)
