@@ -76,6 +76,20 @@ class WorkStream:
         """
         session = await self._open(requests)
         self._session = session
+        try:
+            # Apart from the first message: if that one's write is cancelled because the stream ends,
+            # gRPC would send them again with the status, which fails, and the stream never ends.
+            await context.send_initial_metadata(())
+            await self._serve(session, requests, context)
+        finally:
+            how = "" if self._closing else " without a goodbye; its leases run on"
+            _log.info("the stream of worker %r ended%s", session.worker, how)
+            self._hub.drop_session(session)
+
+    async def _serve(
+        self, session: Session, requests: AsyncIterator[service.WorkRequest], context: Context
+    ) -> None:
+        """Reads and writes until one of both ends."""
         writer = asyncio.get_running_loop().create_task(self._write(session, context))
         try:
             reader = asyncio.get_running_loop().create_task(self._read(session, requests))
@@ -95,9 +109,6 @@ class WorkStream:
                 self._hub.leaser.detach(session)
                 await writer
         finally:
-            how = "" if self._closing else " without a goodbye; its leases run on"
-            _log.info("the stream of worker %r ended%s", session.worker, how)
-            self._hub.drop_session(session)
             writer.cancel()
 
     async def _open(self, requests: AsyncIterator[service.WorkRequest]) -> Session:
